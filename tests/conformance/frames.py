@@ -19,6 +19,7 @@ import msgspec
 
 from oubliette.runtime.agents import AgentSession
 from oubliette.runtime.agents.opencode.parts import stamp_of
+from oubliette.runtime.agents.silence import events_of_silence
 from oubliette.runtime.containers import Inside
 from tests.conformance.agents import AGENTS
 
@@ -271,6 +272,9 @@ class Conversation:
             for start, end in self._cuts(phase, len(data)):
                 in_pieces += cut.feed(data[start:end], offset + start)
                 said_in_pieces += cut.writes()
+            if number % 2:
+                events += events_of_silence(whole)
+                in_pieces += events_of_silence(cut)
             told = f"{self.name} phase {number}"
             assert in_pieces == events, told
             assert said_in_pieces == said, told

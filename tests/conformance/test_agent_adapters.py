@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import re
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.runtime.agents import AgentEvent
+from oubliette.runtime.agents.silence import events_of_silence
 from tests.conformance.agents import AGENTS, Agent
+
+if TYPE_CHECKING:
+    from oubliette.runtime.agents import AgentAdapter
 
 each_agent = pytest.mark.parametrize("agent", AGENTS, ids=lambda agent: agent.name)
 
 
 def cut(data: bytes, places: list[int]) -> list[tuple[int, bytes]]:
-    edges = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
+    """Cut where told, and where the agent was silent: behind the responses to our prompts."""
+    silences = (found.end() for found in re.finditer(rb'"id":"prompt-[^\n]*\n', data))
+    edges = sorted({0, len(data), *silences, *(place % (len(data) + 1) for place in places)})
     return [(start, data[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
 
 
+def heard(
+    adapter: AgentAdapter, parts: list[tuple[int, bytes]], start: int = 0
+) -> list[AgentEvent]:
+    events: list[AgentEvent] = []
+    for offset, data in parts:
+        events += adapter.feed(data, start + offset)
+        events += events_of_silence(adapter)
+    return events
+
+
 def events_of(agent: Agent, parts: list[tuple[int, bytes]], start: int = 0) -> list[AgentEvent]:
-    adapter = agent.adapter()
-    return [event for offset, data in parts for event in adapter.feed(data, start + offset)]
+    return heard(agent.adapter(), parts, start)
 
 
 @each_agent
 def test_the_transcript_gives_the_events_that_it_tells_of(agent: Agent) -> None:
-    events = events_of(agent, [(0, agent.transcript)])
+    events = events_of(agent, cut(agent.transcript, []))
     assert [event.type for event in events] == list(agent.kinds)
 
 
@@ -33,7 +51,7 @@ def test_the_transcript_gives_the_events_that_it_tells_of(agent: Agent) -> None:
 def test_any_cutting_gives_the_same_events_at_the_same_places(
     agent: Agent, places: list[int], start: int
 ) -> None:
-    whole = events_of(agent, [(0, agent.transcript)], start)
+    whole = events_of(agent, cut(agent.transcript, []), start)
     assert events_of(agent, cut(agent.transcript, places), start) == whole
     sources = [(event.end_offset, event.ordinal) for event in whole]
     assert sources == sorted(set(sources))
@@ -81,15 +99,14 @@ def test_reading_again_from_an_acked_place_gives_exactly_what_was_missing(
     agent: Agent, stop: int
 ) -> None:
     """After a crash a new adapter gets the old one's state and the output from `ack_offset` on."""
-    whole = events_of(agent, [(0, agent.transcript)])
+    whole = events_of(agent, cut(agent.transcript, []))
     committed = whole[: stop % (len(whole) + 1)]
     seen = {(event.end_offset, event.ordinal) for event in committed}
     first = agent.adapter()
-    end = committed[-1].end_offset if committed else 0
-    first.feed(agent.transcript[:end], 0)
     resume_at = committed[-1].ack_offset if committed else 0
+    heard(first, cut(agent.transcript[:resume_at], []))
     second = agent.adapter(first.state())
-    again = second.feed(agent.transcript[resume_at:], resume_at)
+    again = heard(second, cut(agent.transcript[resume_at:], []), resume_at)
     fresh = [event for event in again if (event.end_offset, event.ordinal) not in seen]
     assert committed + fresh == whole
 
@@ -98,10 +115,10 @@ def test_reading_again_from_an_acked_place_gives_exactly_what_was_missing(
 def test_output_that_was_fed_before_is_skipped(agent: Agent) -> None:
     adapter = agent.adapter()
     half = len(agent.transcript) // 2
-    events = adapter.feed(agent.transcript[:half], 0)
-    events += adapter.feed(agent.transcript[: half - 10], 0)
-    events += adapter.feed(agent.transcript[half - 10 :], half - 10)
-    assert events == events_of(agent, [(0, agent.transcript)])
+    events = heard(adapter, cut(agent.transcript[:half], []))
+    events += heard(adapter, cut(agent.transcript[: half - 10], []))
+    events += heard(adapter, cut(agent.transcript[half - 10 :], []), half - 10)
+    assert events == events_of(agent, cut(agent.transcript, []))
 
 
 @each_agent
@@ -109,11 +126,11 @@ def test_output_that_was_lost_is_said_and_the_rest_is_read(agent: Agent) -> None
     adapter = agent.adapter()
     middle = agent.transcript.index(b"\n", len(agent.transcript) // 2) + 1
     adapter.feed(agent.transcript[:20], 0)
-    after = adapter.feed(agent.transcript[middle:], middle)
+    after = heard(adapter, cut(agent.transcript[middle:], []), middle)
     assert after[0].type == "system"
     assert after[0].data["missing"] == [0, middle]
     whole = [
-        event for event in events_of(agent, [(0, agent.transcript)]) if event.end_offset > middle
+        event for event in events_of(agent, cut(agent.transcript, [])) if event.end_offset > middle
     ]
     if not adapter.handshake:
         assert after[1:] == whole

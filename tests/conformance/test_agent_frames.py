@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oubliette.runtime.agents.checked import MAX_COUNT, MAX_DEPTH
+from oubliette.runtime.agents.silence import events_of_silence
 from tests.conformance.agents import AGENTS, Agent
 from tests.conformance.frames import Conversation, check_event
 
@@ -84,7 +85,8 @@ def test_a_value_that_is_not_what_it_should_be_counts_as_not_said(
     name: str, frames: list[dict[str, Any]]
 ) -> None:
     data = b"".join(json.dumps(frame).encode() + b"\n" for frame in frames)
-    for event in BY_NAME[name].adapter().feed(data, 0):
+    adapter = BY_NAME[name].adapter()
+    for event in adapter.feed(data, 0) + events_of_silence(adapter):
         check_event(event, name)
 
 
@@ -114,7 +116,8 @@ def test_usage_that_cannot_be_counted_is_none(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("usage", [{"inputTokens": 10**400}, {"outputTokens": True}])
 def test_what_cannot_be_counted_of_a_turn_is_left_out(usage: dict[str, Any]) -> None:
     frame = {"id": "prompt-1", "result": {"usage": {"totalTokens": 7, **usage}}}
-    events = BY_NAME["acp"].adapter().feed(json.dumps(frame).encode() + b"\n", 0)
+    adapter = BY_NAME["acp"].adapter()
+    events = adapter.feed(json.dumps(frame).encode() + b"\n", 0) + events_of_silence(adapter)
     (told,) = [event.data for event in events if event.type == "usage"]
     assert told == {"turn": 1, "cost_usd": 0.0, "tokens": 7}
 

@@ -1,7 +1,7 @@
 """An agent on the `agent-client-protocol` library that keeps its conversations and forks them.
 
 It answers each prompt with all that it was told in its conversation, as JSON. With --refuse it
-advertises forks and refuses them.
+advertises forks and refuses them. With --late half of its answer follows the end of its turn.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from acp.schema import (  # noqa: E402
 )
 
 REFUSE = "--refuse" in sys.argv
+LATE = "--late" in sys.argv
 
 
 class Forking(acp.Agent):
@@ -76,12 +77,19 @@ class Forking(acp.Agent):
             raise acp.RequestError.invalid_params({"details": "not today"})
         return ForkSessionResponse(session_id=self.begin(cwd, self.read(session_id)))
 
+    async def say(self, session_id: str, text: str) -> None:
+        update = acp.update_agent_message_text(text)
+        await self.client.session_update(session_id=session_id, update=update)
+
     async def prompt(self, session_id, prompt, **_):
         told = [*self.read(session_id), prompt[0].text]
         said = json.dumps(told)
         self.place(session_id).write_text(said, encoding="utf-8")
-        update = acp.update_agent_message_text(said)
-        await self.client.session_update(session_id=session_id, update=update)
+        cut = len(said) // 2 if LATE else len(said)
+        await self.say(session_id, said[:cut])
+        if LATE:
+            later = self.say(session_id, said[cut:])
+            asyncio.get_running_loop().call_later(0.015, asyncio.ensure_future, later)
         return acp.PromptResponse(stop_reason="end_turn")
 
 

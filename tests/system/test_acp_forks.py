@@ -52,7 +52,7 @@ class Forking(AcpRuntime):
 @pytest.fixture
 async def system():
     config = {**settings(), "snapshots.mode": "on"}
-    agents = [Forking("forking"), Forking("refusing", "--refuse")]
+    agents = [Forking("forking"), Forking("refusing", "--refuse"), Forking("late", "--late")]
     with short_home() as home:
         async with ob.open(home, config=config, agents=agents) as opened:
             yield opened
@@ -102,3 +102,10 @@ async def test_an_agent_that_refuses_to_fork_gets_the_record_after_all(system) -
     assert "> one\n" in text
     assert "> two\n" in text
     assert text.endswith("[End of the record.]\n\nthree")
+
+
+async def test_an_answer_that_goes_on_behind_the_end_of_its_turn_is_whole(system) -> None:
+    project = await system.project("shop")
+    session = await project.spawn("one", agent="late")
+    assert json.loads((await session.turn).text) == ["one"]
+    assert json.loads((await (await session.send("two"))).text) == ["one", "two"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oubliette.actors.session.messages import AgentOutput, OutputEvent
+from oubliette.runtime.agents.silence import events_of_silence, pause_of
 
 if TYPE_CHECKING:
     from oubliette.runtime.agents.base import AgentAdapter, AgentEvent
@@ -74,7 +75,19 @@ class OutputHalf:
         """Take output that begins at `offset`; its events are undelivered from now on."""
         assert self._adapter is not None
         self._replaying = False
-        events = self._adapter.feed(data, offset)
+        self._take(self._adapter.feed(data, offset))
+        self.offset = offset + len(data)
+
+    def pause(self) -> float:
+        """Return the seconds without output after which `silence` is due; 0: it is not."""
+        return pause_of(self._adapter)
+
+    def silence(self) -> None:
+        """Take what follows from the agent's silence."""
+        assert self._adapter is not None
+        self._take(events_of_silence(self._adapter))
+
+    def _take(self, events: list[AgentEvent]) -> None:
         items = [
             OutputEvent(
                 type=event.type,
@@ -88,7 +101,6 @@ class OutputHalf:
         for event in events:
             if event.type == "ready" and event.data.get("forked") is False:
                 self.forked = False
-        self.offset = offset + len(data)
         self._undelivered += portions(items)
 
     @property

@@ -148,6 +148,7 @@ class ProcessStart:
             "ready": ready,
             "agent_session_id": self._record.agent_session_id,
             "turn": self._turns_done,
+            "prompted": self._turns_done + 1 if self._record.status == "running" else None,
             # For a process that an earlier server started; ours is of this release.
             "frames": None if self._settings else self._record.process_frames,
         }

@@ -17,6 +17,7 @@ from oubliette.actors.agent_process.stdin import AwaitToolList, WriteStdin
 from oubliette.actors.session.messages import AgentAttached, AgentOutput, AgentWrites, OutputRefused
 from oubliette.errors import OublietteError
 from oubliette.kit import ActorDead, AskTimeout
+from oubliette.runtime.agents.silence import with_silences
 from oubliette.runtime.guest.messages import Exit
 from oubliette.runtime.guest.process_stream import Gap, Output, StdinOk
 
@@ -103,8 +104,10 @@ class AgentStreams:
         pump: asyncio.Task[None] | None = None
         try:
             await self._deliver(process_id)
-            async for item in stream:
+            async for item in with_silences(stream, self._output.pause):
                 match item:
+                    case None:
+                        await self._fall_silent(process_id)
                     case Output(stream=1):
                         self._output.read(item.data, item.offset)
                         if not self._output.forked:
@@ -131,6 +134,7 @@ class AgentStreams:
                     case Gap(stream=1):
                         await self._skip(item)
                     case Exit():
+                        await self._fall_silent(process_id)
                         return item
                     case _:
                         pass  # the end of a stream is followed by the exit
@@ -142,6 +146,11 @@ class AgentStreams:
             finally:  # also when this is cancelled a second time
                 await stream.aclose()
         return None
+
+    async def _fall_silent(self, process_id: str) -> None:
+        self._output.silence()
+        await self._deliver(process_id)
+        self._take_protocol_frames()
 
     async def _skip(self, gap: Gap) -> None:
         if self._output.must_be_ready:

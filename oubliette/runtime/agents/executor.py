@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Final
 from oubliette import ids
 from oubliette.errors import Conflict, RuntimeFailure
 from oubliette.runtime.agents.base import AgentEvent
+from oubliette.runtime.agents.silence import events_of_silence, pause_of, with_silences
 from oubliette.runtime.containers.base import ISOLATED
-from oubliette.runtime.guest import Exit, Gap, LinkClosed, Output, StartProcess, StdinOk
+from oubliette.runtime.guest import Exit, LinkClosed, Output, StartProcess
 from oubliette.runtime.guest.errors import CommandFailed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Iterator, Mapping
     from typing import Any
 
     from oubliette.runtime.agents.base import AgentAdapter, AgentCommand, AgentFile, AgentSession
@@ -113,15 +114,17 @@ class Executor:
             RuntimeFailure: the agent's handshake failed.
         """
         await self._answer()
-        async for item in self._stream:
+        async for item in with_silences(self._stream, lambda: pause_of(self._adapter)):
             if isinstance(item, Exit):
                 self.exit = item
+            if item is None or item is self.exit:
+                for event in self._noted(events_of_silence(self._adapter)):
+                    yield event
+                await self._answer()
             elif isinstance(item, Output):
                 self._ends[item.stream - 1] = item.offset + len(item.data)
                 if item.stream == 1:
-                    for event in self._adapter.feed(item.data, item.offset):
-                        if event.type == "completion" and event.data.get("turn") == self._turn:
-                            self._busy = False
+                    for event in self._noted(self._adapter.feed(item.data, item.offset)):
                         yield event
                     await self._answer()
                     if self._withdrawn and self._adapter.ready:
@@ -129,9 +132,13 @@ class Executor:
                 else:
                     self._stderr = (self._stderr + item.data)[-STDERR_KEPT:]
                 await self._ack()
-            elif isinstance(item, Gap | StdinOk):
-                continue
         self._busy = False
+
+    def _noted(self, events: list[AgentEvent]) -> Iterator[AgentEvent]:
+        for event in events:
+            if event.type == "completion" and event.data.get("turn") == self._turn:
+                self._busy = False
+            yield event
 
     def _interrupted_event(self) -> AgentEvent:
         """Return the end of a withdrawn turn."""

@@ -77,6 +77,8 @@ class HandshakeAdapter(abc.ABC):
         self._prompted: int | None = None
         self._interrupted: int | None = None
         self._boundary: int | None = None
+        self._read_to = (0, 0)
+        """End of the last line read, and the number of its events."""
         self._kept: Json = {}
         self._begin_turn()
         self.ready = bool(state.get("ready"))
@@ -104,23 +106,41 @@ class HandshakeAdapter(abc.ABC):
             self._boundary = offset
         events: list[AgentEvent] = []
         for line in self._cutter.feed(data, offset):
-            start = self._boundary
-            found = self._read(line)
-            if self.ready and not self._begun:
-                self._boundary = line.end
-                self._keep()
-            last = len(found) - 1
-            events += [
-                AgentEvent(
-                    type=kind,
-                    data=data_,
-                    end_offset=line.end,
-                    ordinal=ordinal,
-                    ack_offset=self._boundary if ordinal == last else start,
-                )
-                for ordinal, (kind, data_) in enumerate(found)
-            ]
+            self._read_to = (line.end, 0)
+            events += self._placed(self._read(line))
         return events
+
+    @property
+    def pause(self) -> float:
+        """Seconds of silence after which `silence` has more events; 0: it has none."""
+        return 0.0
+
+    def silence(self) -> list[AgentEvent]:
+        """Return the events of a silence, placed behind those of the last line."""
+        return self._placed(self._silence())
+
+    def _silence(self) -> list[Event]:
+        return []
+
+    def _placed(self, found: list[Event]) -> list[AgentEvent]:
+        """Return events of the last line with their places in the output."""
+        assert self._boundary is not None
+        start, (end, first) = self._boundary, self._read_to
+        if self.ready and not self._begun and not self.pause:
+            self._boundary = end
+            self._keep()
+        self._read_to = (end, first + len(found))
+        last = first + len(found) - 1
+        return [
+            AgentEvent(
+                type=kind,
+                data=data,
+                end_offset=end,
+                ordinal=ordinal,
+                ack_offset=self._boundary if ordinal == last else start,
+            )
+            for ordinal, (kind, data) in enumerate(found, first)
+        ]
 
     def _read(self, line: Line | OutputGap) -> list[Event]:
         if isinstance(line, OutputGap):

@@ -8,7 +8,7 @@ answer can be interpreted by an adapter that did not send the request.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 
@@ -18,6 +18,7 @@ from oubliette.runtime.agents.checked import count, dollars, is_count, is_dollar
 from oubliette.runtime.agents.handshake_adapter import (
     Event,
     Json,
+    Opening,
     ToolCall,
     encoder,
     line_of,
@@ -25,7 +26,11 @@ from oubliette.runtime.agents.handshake_adapter import (
     system,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 METHOD_NOT_FOUND: Final = -32601
+SILENCE: Final = 0.2  # seconds
 _PROMPT: Final = "prompt-"
 _STOPPED: Final = {
     "max_tokens": "the model's answer was cut at its limit of tokens",
@@ -35,11 +40,39 @@ _STOPPED: Final = {
 
 
 class AcpAdapter(AcpHandshake):
-    """`AgentAdapter` of every ACP agent."""
+    """`AgentAdapter` of every ACP agent.
+
+    Agents send updates of a turn behind its response, some milliseconds later. So the turn ends
+    with a silence after the response, and what comes still later is no part of the next one.
+    """
+
+    def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:
+        state = state or {}
+        self._response: tuple[int, Json, bool] | None = None
+        """The response that the turn ends with: its number, and whether it was interrupted."""
+        self._over: set[str] = set()
+        """Ids of the last message and of the calls of the turn before."""
+        super().__init__(opening, state)
+        self._logged = self._done
+        """The last turn whose end is in the log; its output may be read again."""
+        self._knows_prompts = "prompted" in state
+        self._prompted = state.get("prompted")
 
     def _begin_turn(self) -> None:
         super()._begin_turn()
         self._cost_now: float = self._cost
+
+    def _turn_over(self, number: int) -> None:
+        ids: list[object] = [self._chunks_of, *self._calls]
+        self._over = {each for each in ids if isinstance(each, str)}
+        super()._turn_over(number)
+
+    @property
+    def _between_turns(self) -> bool:
+        return self._knows_prompts and self._prompted is None
+
+    def _started(self) -> list[Event]:
+        return [] if self._between_turns else super()._started()
 
     def _understand(self, message: Json) -> list[Event] | None:
         method = message.get("method")
@@ -56,11 +89,10 @@ class AcpAdapter(AcpHandshake):
         return None
 
     def _answered(self, answered: str, fields: Json) -> list[Event] | None:
-        result = object_of(fields.get("result"))
         number = turn_number(answered.removeprefix(_PROMPT))
         if answered.startswith(_PROMPT) and number is not None:
-            return self._ended(number, fields, result)
-        return self._opened_by(answered, fields, result)
+            return self._responded(number, fields)
+        return self._opened_by(answered, fields, object_of(fields.get("result")))
 
     # ------------------------------------------------------------------ a turn
 
@@ -68,6 +100,10 @@ class AcpAdapter(AcpHandshake):
         kind = update.get("sessionUpdate")
         if self.resuming:
             return []  # `session/load` replays the past
+        known = update.get("messageId", update.get("toolCallId"))
+        late = self._between_turns or (isinstance(known, str) and known in self._over)
+        if late and kind != "usage_update":
+            return [system(kind, _plain(update))]
         match kind:
             case "agent_message_chunk":
                 content = object_of(update.get("content"))
@@ -111,14 +147,33 @@ class AcpAdapter(AcpHandshake):
             events.append(self._call_ended(call_id, call, is_error=call.status == "failed"))
         return events
 
-    def _ended(self, number: int, fields: Json, result: Json) -> list[Event]:
+    def _responded(self, number: int, fields: Json) -> list[Event]:
+        if number <= self._logged:
+            prompted = self._prompted
+            self._turn_over(number)
+            self._prompted = prompted
+            return []
+        events = self._silence()
+        self._response = (number, fields, self._interrupted == number)
         self._prompted = number
+        return events
+
+    @property
+    def pause(self) -> float:
+        """Seconds of silence after which the turn is over; 0: there was no response."""
+        return 0.0 if self._response is None else SILENCE
+
+    def _silence(self) -> list[Event]:
+        if self._response is None:
+            return []
+        (number, fields, interrupted), self._response = self._response, None
+        result = object_of(fields.get("result"))
         events = self._started() + self._message()
         reason = word(result.get("stopReason"))
         events += self._calls_over()
         events += self._usage(number, object_of(result.get("usage")))
         text, status = self._last_text, "completed"
-        if reason == "cancelled" or self._interrupted == number:
+        if reason == "cancelled" or interrupted:
             status = "interrupted"
         elif "error" in fields or reason in _STOPPED:
             message = _STOPPED.get(reason) or reason_of(fields.get("error"))
@@ -176,7 +231,7 @@ class AcpAdapter(AcpHandshake):
 
     def prompt(self, turn: int, text: str) -> bytes:
         """Return the request that begins a turn."""
-        self._prompted = turn
+        self._prompted, self._knows_prompts = turn, True
         params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
         return request(f"{_PROMPT}{turn}", "session/prompt", params)
 

@@ -11,6 +11,7 @@ from oubliette.api.tools.guarded import GuardedTool, described
 
 if TYPE_CHECKING:
     from oubliette.api.tools.context import Call
+    from oubliette.api.tools.mcp_link import McpConnection
 
 _LONGEST_NAME: Final = 128  # characters
 
@@ -20,16 +21,16 @@ class McpTool(GuardedTool):
 
     def __init__(
         self,
-        server: str,
-        client: Any,
+        name: str,
+        server: McpConnection,
         listed: Any,
         *,
         prefix: str,
         durable: bool,
         timeout: float | None,
     ) -> None:
+        self._server_name = name
         self._server = server
-        self._client = client
         self._remote_name: str = listed.name
         # Names of other servers may have characters that agents' clients refuse.
         self.name = re.sub(r"[^A-Za-z0-9_.-]", "_", prefix + listed.name)[:_LONGEST_NAME]
@@ -39,7 +40,7 @@ class McpTool(GuardedTool):
         self.timeout = timeout
 
     def __repr__(self) -> str:
-        return f"{self._remote_name} of {self._server}"
+        return f"{self._remote_name} of {self._server_name}"
 
     async def carry_out(self, arguments: dict[str, Any], call: Call) -> Any:
         """Forward the call, and return the structured result of the server, else its text.
@@ -54,11 +55,9 @@ class McpTool(GuardedTool):
             call.progress(message or amount)
 
         try:
-            result = await self._client.call_tool(
-                self._remote_name, arguments, progress_callback=on_progress
-            )
+            result = await self._server.call(self._remote_name, arguments, on_progress)
         except Exception as error:
-            LOG.warning("tool %s of %s failed", self.name, self._server, exc_info=True)
+            LOG.warning("tool %s of %s failed", self.name, self._server_name, exc_info=True)
             raise ToolError(f"{self.name}: {described(error)}") from error
         content: list[dict[str, Any]] = [
             block.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -14,7 +14,7 @@ from oubliette import ids
 from oubliette.api.tools.decorator import check_timeout
 from oubliette.api.tools.errors import BadTool
 from oubliette.api.tools.guarded import described
-from oubliette.api.tools.mcp_link import McpLink, listed
+from oubliette.api.tools.mcp_link import McpConnection, McpLink, listed, noting_end
 from oubliette.api.tools.mcp_tool import McpTool
 from oubliette.api.tools.prepared import PreparedTool, ToolSource
 from oubliette.errors import InvalidParameter
@@ -106,23 +106,23 @@ class McpTools(ToolSource):
         Raises:
             BadTool: the server cannot be reached, or fails to list its tools.
         """
-        link = McpLink(repr(self), self._connected)
+        server = McpConnection(repr(self), self._connected)
         try:
             with anyio.fail_after(_OPEN_SECONDS):
-                client = await link.connected()
-                found = await listed(client)
+                link = await server.opened()
+                found = await listed(await link.connected())
         except BaseException as error:
-            await link.close()
+            await server.close()
             if isinstance(error, TimeoutError):
                 raise BadTool(f"{self!r}: no answer within {_OPEN_SECONDS:g} s") from None
             if isinstance(error, BadTool) or not isinstance(error, Exception):
                 raise
             raise BadTool(f"{self!r}: cannot be opened: {described(error)}") from error
-        stack.push_async_callback(link.close)
+        stack.push_async_callback(server.close)
         return [
             McpTool(
                 repr(self),
-                client,
+                server,
                 each,
                 prefix=self._prefix,
                 durable=self._durable,
@@ -131,8 +131,10 @@ class McpTools(ToolSource):
             for each in found
         ]
 
-    async def _connected(self, stack: AsyncExitStack) -> Any:
+    async def _connected(self, stack: AsyncExitStack, link: McpLink) -> Any:
         """Return a connected client of the server; one that is made here ends with `stack`.
+
+        `link` learns when it is of no use any more.
 
         Raises:
             BadTool: there is no MCP library, or it cannot connect to such a target.
@@ -154,14 +156,18 @@ class McpTools(ToolSource):
 
             seconds = httpx2.Timeout(_OPEN_SECONDS, read=_READ_SECONDS)
             http = await stack.enter_async_context(
-                httpx2.AsyncClient(headers=self._headers, timeout=seconds)
+                httpx2.AsyncClient(
+                    headers=self._headers,
+                    timeout=seconds,
+                    event_hooks={"response": [link.noted]},
+                )
             )
             target = streamable_http_client(target, http_client=http)
         elif isinstance(target, Sequence):
             command, *arguments = cast("Sequence[str]", target)
             target = StdioServerParameters(command=command, args=arguments)
         if isinstance(target, StdioServerParameters):
-            target = stdio_client(target, errlog=_standard_error())
+            target = noting_end(stdio_client(target, errlog=_standard_error()), link.lost.set)
         return await stack.enter_async_context(Client(target))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from mcp.server import MCPServer
@@ -25,6 +26,13 @@ def greeting() -> str:
 def stop() -> str:
     """End the server's process in the middle of a call."""
     os._exit(3)
+
+
+@server.tool()
+async def leave() -> str:
+    """End the server's process a moment after this call."""
+    asyncio.get_running_loop().call_later(0.2, os._exit, 0)
+    return "bye"
 
 
 if __name__ == "__main__":

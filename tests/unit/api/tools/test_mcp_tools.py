@@ -113,7 +113,7 @@ async def test_a_time_limit_ends_the_wait_for_a_server(no_leaked_tasks):
 
 async def test_a_program_is_started_and_ended(no_leaked_tasks):
     async with opened(mcp(PROGRAM)) as table:
-        assert list(table) == ["add", "greeting", "stop"]
+        assert list(table) == ["add", "greeting", "stop", "leave"]
         assert await table["add"].run({"a": 2, "b": 3}, Call()) == {"result": 5}
 
 
@@ -125,10 +125,112 @@ async def test_a_program_may_have_an_environment(no_leaked_tasks, monkeypatch):
         assert await table["greeting"].run({}, Call()) == {"result": "Hi"}
 
 
-async def test_a_program_that_ends_is_an_error_of_its_tools_and_of_nothing_else(no_leaked_tasks):
+async def test_a_program_that_ends_in_a_call_is_started_again_at_the_next_one(no_leaked_tasks):
     async with opened(mcp(PROGRAM)) as table:
-        assert (await refusal(table["stop"], {})).startswith("stop: ")
-        assert (await refusal(table["add"], {"a": 1})).startswith("add: ")
+        said = await refusal(table["stop"], {})
+        assert said.startswith("stop: the connection to mcp(")
+        assert "may have been carried out" in said
+        assert await table["add"].run({"a": 1}, Call()) == {"result": 2}
+
+
+async def test_a_program_that_ended_between_two_calls_is_started_again(no_leaked_tasks):
+    async with opened(mcp(PROGRAM)) as table:
+        assert await table["leave"].run({}, Call()) == {"result": "bye"}
+        with anyio.fail_after(20):
+            await table["add"]._server._link.lost.wait()
+        assert await table["add"].run({"a": 1}, Call()) == {"result": 2}
+
+
+class Site:
+    """A server of tools by HTTP that can go away and come back at its address."""
+
+    def __init__(self, *, handshake: bool) -> None:
+        self._handshake = handshake
+        self.calls = 0
+        self._cut = False
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/mcp"
+
+    async def start(self) -> None:
+        self._app = a_server().streamable_http_app()
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", self.port))
+        listening.listen()
+        config = uvicorn.Config(
+            self._front, interface="asgi3", log_level="critical", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
+        self._serving = asyncio.create_task(self._server.serve([listening]))
+
+    async def stop(self) -> None:
+        self._server.should_exit = True
+        await self._serving
+
+    def cut_the_next_call(self) -> None:
+        self._cut = True
+
+    async def _front(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        message = await receive()
+        if self._handshake and b"server/discover" in message["body"]:
+            await send({"type": "http.response.start", "status": 404, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        if b"tools/call" in message["body"]:
+            self.calls += 1
+            if self._cut:
+                self._cut = False
+                raise RuntimeError("broken in the middle of a call")
+        pieces = [message]
+
+        async def again() -> Any:
+            return pieces.pop() if pieces else await receive()
+
+        await self._app(scope, again, send)
+
+
+@pytest.fixture(params=["modern", "handshake"])
+async def site(request):
+    site = Site(handshake=request.param == "handshake")
+    await site.start()
+    yield site
+    await site.stop()
+
+
+async def test_tools_by_url_work_again_after_their_server_was_away(site):
+    async with opened(mcp(site.url)) as table:
+        add = table["add"]
+        assert await add.run({"a": 1}, Call()) == {"total": 2}
+        await site.stop()
+        for _ in range(2):
+            said = await refusal(add, {"a": 1})
+            assert said.startswith(f"add: mcp({site.url}): cannot be opened: ")
+            assert said.endswith("the next call tries again")
+        await site.start()
+        assert await add.run({"a": 2}, Call()) == {"total": 3}
+
+
+async def test_a_server_that_has_forgotten_its_sessions_takes_calls_at_once(site):
+    async with opened(mcp(site.url)) as table:
+        await site.stop()
+        await site.start()
+        async with asyncio.TaskGroup() as group:
+            calls = [group.create_task(table["add"].run({"a": n}, Call())) for n in range(3)]
+        assert [call.result() for call in calls] == [{"total": n + 1} for n in range(3)]
+
+
+async def test_a_call_that_may_have_been_carried_out_is_not_sent_again(site):
+    async with opened(mcp(site.url)) as table:
+        site.cut_the_next_call()
+        await refusal(table["add"], {"a": 1})
+        assert site.calls == 1
+        assert await table["add"].run({"a": 1}, Call()) == {"total": 2}
+        assert site.calls == 2
 
 
 async def test_the_stack_may_be_closed_in_another_task(no_leaked_tasks):

@@ -138,6 +138,30 @@ async def test_a_workspace_that_was_mended_is_used_again(server: ServerProcess) 
         await caller.turns_done(await caller.run(project, "exec touch .rlm-context/shared"))
 
 
+@pytest.mark.parametrize("place", ["the workspace", "workspaces"])
+async def test_a_workspace_that_cannot_be_used_is_deleted(
+    server: ServerProcess, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "kept").touch()
+    await server.start()
+    async with Hostile(server) as caller:
+        project = await caller.make("kept")
+        spawned = await caller.call(
+            "session_spawn",
+            project_id=project,
+            prompt=planted(place, "link out", tmp_path),
+            create_workspace=True,
+            context=caller.context,
+        )
+        await caller.turns_done(spawned["session_id"])
+        await caller.call("session_end", session_id=spawned["session_id"])
+        workspace = {"project_id": project, "workspace_id": spawned["workspace_id"]}
+        await caller.call("workspace_delete", **workspace)
+        left = (await caller.call("workspace_list", project_id=project))["workspaces"]
+        assert [each["is_default"] for each in left] == [True]
+        assert (tmp_path / "kept").exists()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may enter every folder")
 async def test_a_workspace_without_any_right_harms_its_project_alone(
     server: ServerProcess,

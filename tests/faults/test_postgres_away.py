@@ -245,3 +245,27 @@ async def test_a_server_that_is_stopped_while_its_database_does_not_answer_leave
                 own_postgres.resume()
         print(f"it ended {time.monotonic() - began:.1f} s after SIGTERM")
         assert server.agents(session) == []
+
+
+async def test_new_callers_are_refused_while_the_database_is_away_and_served_afterwards(
+    server, own_postgres
+):
+    """Each is refused alone: they use up no limit that others share."""
+    names = [f"new-{number}" for number in range(12)]
+    async with Here(server) as caller:
+        own_postgres.stop("immediate")
+
+        async def listening() -> list[object]:
+            asked = [caller.call("caller_listen", caller_id=each, max_seconds=0) for each in names]
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        for _ in range(2):
+            for refused in await listening():
+                assert isinstance(refused, ToolFailed)
+                assert re.search(f"{REFUSED}|the database does not answer", str(refused))
+        await asyncio.to_thread(own_postgres.start)
+        await back(server)
+        async with asyncio.timeout(10):
+            while [each for each in await listening() if isinstance(each, ToolFailed)]:
+                await asyncio.sleep(0.2)  # nobody tells when they are subscribed
+    assert await server.stop() == 0

@@ -44,6 +44,8 @@ from oubliette.actors.store.subscription import (
 from oubliette.kit import Actor, Down, Message, handles
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from oubliette.actors.caller.memory import CallerMemory
     from oubliette.actors.caller.reader import CallerReader
     from oubliette.actors.caller_board import CallerBoard
@@ -104,6 +106,8 @@ class CallerActor(Actor):
         )
         self._shared = self._watch.shared
         """The caller's place on the board of a cluster; None: there is one node."""
+        self._begun = False
+        """Whether it has been subscribed; the database may be away when it starts."""
         self._last_used = 0.0
         self._checking_recent = False
         """Whether a `_CheckRecent` is scheduled."""
@@ -113,12 +117,18 @@ class CallerActor(Actor):
         self._last_used = self.clock.monotonic()
         if self._memory.delivered or self._memory.tracked:
             self._presence.seen(self._last_used)
+        self.after(IDLE_SECONDS, _CheckIdle())
         last = await self._subscription.begin()
-        self._delivery.restart(last)
+        if last is not None:
+            await self._begin(last)
+
+    async def _begin(self, last: int, early: Sequence[Event] = ()) -> None:
+        """Go on after the event `last`, at which it was subscribed for the first time."""
+        self._delivery.restart(last, early)
         row = None if self._shared is None else await self._shared.begin()
         if not self._memory.delivered:
             self._memory.delivered = min(last, (row and row.delivered) or last)
-        self.after(IDLE_SECONDS, _CheckIdle())
+        self._begun = True
         self._watch.check()
 
     # ------------------------------------------------------------ the log
@@ -137,9 +147,13 @@ class CallerActor(Actor):
         self._subscription.renew()
 
     @handles(Subscribed)
-    def _subscribed_again(self, message: Subscribed) -> None:
+    async def _subscribed_again(self, message: Subscribed) -> None:
         # Events committed in between were not sent: they are read from the log.
-        self._delivery.restart(message.last, self._subscription.renewed())
+        early = self._subscription.renewed()
+        if self._begun:
+            self._delivery.restart(message.last, early)
+        else:
+            await self._begin(message.last, early)
         self._delivery.serve_all()
 
     @handles(NotSubscribed)
@@ -150,6 +164,8 @@ class CallerActor(Actor):
     @handles(OpenListener)
     async def _open(self, message: OpenListener) -> ListenerOpened:
         self._last_used = self.clock.monotonic()
+        if not self._begun:
+            self._subscription.check()
         if message.tools is not None:
             self._memory.tools = message.tools
             if self._shared is not None:

@@ -21,6 +21,7 @@ from oubliette.actors.session_registry import (
     GetSupervised,
     LeaveSession,
 )
+from oubliette.actors.store.outages import once_back
 from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, Supervisor, handles
 from oubliette.kit.backoff import BACKOFF
 from oubliette.kit.retry import ask_with_retry
@@ -116,9 +117,9 @@ class SessionsActor(DynamicSupervisor):
     async def on_start(self) -> None:  # type: ignore[override]
         """Recover the live sessions of an earlier server or actor."""
         super().on_start()
-        for session in await self._context.reader.live_sessions(
-            self._project_id, workspace_id=self._workspace_id
-        ):
+        read = self._context.reader.live_sessions
+        project_id, workspace_id = self._project_id, self._workspace_id
+        for session in await once_back(lambda: read(project_id, workspace_id=workspace_id)):
             await self._begin(session.id)
 
     @handles(StartSession)

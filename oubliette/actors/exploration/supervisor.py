@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from oubliette.actors.exploration.actor import ExplorationActor
 from oubliette.actors.exploration.messages import OpenExploration
+from oubliette.actors.store.outages import once_back
 from oubliette.kit import ChildSpec, DynamicSupervisor, handles
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ class ExplorationsActor(DynamicSupervisor):
     async def on_start(self) -> None:  # type: ignore[override]
         """Open the live trees."""
         super().on_start()
-        here = await self._context.projects_here()
-        for session in await self._context.reader.live_sessions():
+        here = await once_back(self._context.projects_here)
+        for session in await once_back(self._context.reader.live_sessions):
             if here is None or session.project_id in here:
                 self._open(
                     OpenExploration(exploration_id=session.exploration_id, limits=session.limits)

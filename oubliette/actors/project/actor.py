@@ -10,7 +10,7 @@ import structlog
 
 from oubliette.actors.container.key import ContainerKey
 from oubliette.actors.container.messages import StopContainer, UseProject
-from oubliette.actors.container.unit import ContainerSupervisor
+from oubliette.actors.container.unit import ContainerSupervisor, StartSession
 from oubliette.actors.merge_requests import (
     DropUnused,
     FetchAgentCommits,
@@ -52,6 +52,7 @@ from oubliette.actors.session import lifecycle
 from oubliette.actors.snapshot_jobs import check_losses
 from oubliette.actors.snapshot_requests import SNAPSHOTS, CloseSnapshots, StoreLast
 from oubliette.actors.store.actor import Transact
+from oubliette.actors.store.outages import once_back
 from oubliette.errors import Conflict, NotFound, OublietteError, ProjectMoves, SessionHandover
 from oubliette.failpoints import failpoint
 from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
@@ -98,12 +99,12 @@ class ProjectActor(DynamicSupervisor):
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Make the folders that a crash may have left out; recover the live sessions."""
-        project = self._project
+        project, reader = self._project, self._context.reader
         await self._folders.make()
         super().on_start()
-        for container in await self._context.reader.containers(project.id):
+        for container in await once_back(lambda: reader.containers(project.id)):
             self._unit(ContainerKey(container.container_type, container.workspace_id))
-        for session in await self._context.reader.live_sessions(project.id):
+        for session in await once_back(lambda: reader.live_sessions(project.id)):
             self.unit_of(session)  # which recovers its sessions
             self._watch.begin()
 
@@ -134,6 +135,11 @@ class ProjectActor(DynamicSupervisor):
     def unit_of(self, session: Session) -> Ref:
         """Return the unit in which the session runs; start it if there is none."""
         return self._unit(self._key(session))
+
+    def run_again(self, session: Session) -> None:
+        """Start the actor of a session that is live, unless its unit does so or has one."""
+        sessions = self.system.ref(f"{self.unit_of(session).name}/sessions")
+        sessions.tell(StartSession(session_id=session.id))
 
     def session_begins(self) -> None:
         """Watch the disk usage, since a session is about to run."""
@@ -259,6 +265,7 @@ class ProjectActor(DynamicSupervisor):
         if session is None or session.project_id != self._project.id:
             raise NotFound(f"session_id: there is no session {message.session_id}")
         if lifecycle.live(session):  # no actor runs it yet, after a restart of the server
+            self.run_again(session)
             raise SessionHandover("the session is changing hands", hint="try again in a moment")
         if session.ended_by is not None:
             return session.status

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from oubliette.actors.store.outages import once_back
 from oubliette.errors import OublietteError, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class ProjectFolders:
 
     async def make(self) -> None:
         """Make what is missing, such as what a crash left out; never fails because of a folder."""
-        folders, project = self._context.folders, self._project
-        workspaces = await self._context.reader.workspaces(project.id)
+        folders, project, reader = self._context.folders, self._project, self._context.reader
+        workspaces = await once_back(lambda: reader.workspaces(project.id))
         problems: dict[str | None, str] = {}
 
         def attempt(place: str | None, make: Callable[[], None]) -> None:

@@ -58,6 +58,10 @@ class UnitsPort(Protocol):
         """Refuse what needs a workspace that cannot be used."""
         ...
 
+    def run_again(self, session: Session) -> None:
+        """Start the actor of a session that is live, unless its unit does so or has one."""
+        ...
+
     def session_begins(self) -> None:
         """Watch the disk usage, since a session is about to run."""
         ...
@@ -104,6 +108,10 @@ class SessionSpawner:
                         raise
                     target = None
         if target is not None and lifecycle.live(target):
+            # Read again: it may have ended, and left the registry, since it was read.
+            target = await self._context.reader.session(target.id)
+            if target is not None and lifecycle.live(target):
+                self._port.run_again(target)
             raise SessionHandover("the session is changing hands", hint="try again in a moment")
         self._check_may_begin(message)
         if target is not None:

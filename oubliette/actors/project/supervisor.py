@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import secrets
 import subprocess
@@ -31,6 +32,7 @@ from oubliette.actors.project.cloning import (
 from oubliette.actors.project.spawn_answers import IDEMPOTENCY_SECONDS
 from oubliette.actors.snapshot_requests import SNAPSHOTS, ForgetCopies
 from oubliette.actors.store.actor import Transact
+from oubliette.actors.store.outages import once_back
 from oubliette.errors import (
     AlreadyExists,
     Conflict,
@@ -95,11 +97,11 @@ class ProjectsActor(DynamicSupervisor):
             except (RuntimeFailure, OSError) as error:
                 log.warning("left for the next start", project_id=project_id, reason=str(error))
         reader = self._context.reader
-        alive = {session.project_id for session in await reader.live_sessions()}
-        alive |= {container.project_id for container in await reader.containers()}
-        here = await self._context.projects_here()
+        alive = {session.project_id for session in await once_back(reader.live_sessions)}
+        alive |= {container.project_id for container in await once_back(reader.containers)}
+        here = await once_back(self._context.projects_here)
         for project_id in sorted(alive if here is None else alive & here):
-            project = await reader.project(project_id)
+            project = await once_back(functools.partial(reader.project, project_id))
             if project is not None and project.deleted_at is None:
                 self._open_one(project)
 
@@ -390,7 +392,7 @@ class ProjectsActor(DynamicSupervisor):
             if self.has_child(project_id):
                 continue
             log.warning("project of a lost machine taken over", project_id=project_id)
-            project = await reader.project(project_id)
+            project = await once_back(functools.partial(reader.project, project_id))
             if project is not None and project.deleted_at is None:
                 self._open_one(project)
 

@@ -6,8 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import structlog
+import tenacity
 
+from oubliette.errors import OublietteError, StorageUnavailable
 from oubliette.kit import Message
+from oubliette.kit.backoff import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,7 +23,8 @@ T = TypeVar("T")
 log = structlog.get_logger("oubliette.store")
 
 ASK_SECONDS: Final = 10.0  # for the store to subscribe an actor, or to answer a read
-RESUBSCRIBE_SECONDS: Final = 0.2
+BEGIN_SECONDS: Final = 3.0
+"""Time for the first attempt, which the mailbox waits for: less than a listener waits for it."""
 
 
 class Subscribed(Message):
@@ -88,16 +92,37 @@ class LogSubscription:
         self._reader = reader
         self._request = request
         self._subscribed = False
+        self._attempt: ActorTimer | PipedTask | None = None
+        """The next attempt, or the one that is under way."""
+        self._failures = Failures(tenacity.wait_exponential(multiplier=0.2, max=1.0))
+        self._problem: str | None = None
+        """Reason why it could not subscribe last; None: it could, or has not tried."""
         self._early: list[Event] = []
         """Events from the store that came before the start of the subscription is known."""
 
-    async def begin(self) -> int:
-        """Subscribe; return the seq of the newest event, after which every event is sent."""
+    async def begin(self) -> int | None:
+        """Subscribe; return the seq of the newest event, after which every event is sent.
+
+        None if the store or the database is away: `Subscribed` comes once it is back.
+        """
         self._port.watch(self._store)
-        async with asyncio.timeout(ASK_SECONDS):
-            last = await self._subscribe()
-        self._subscribed = True
+        try:
+            async with asyncio.timeout(BEGIN_SECONDS):
+                last = await self._subscribe()
+        except (OublietteError, TimeoutError) as error:
+            self.not_renewed(NotSubscribed(reason=str(error) or "the database does not answer"))
+            return None
+        self.renewed()  # what came before has been committed before
         return last
+
+    def check(self) -> None:
+        """Refuse what needs the log.
+
+        Raises:
+            StorageUnavailable: it could not be read at the last attempt.
+        """
+        if self._problem is not None:
+            raise StorageUnavailable(self._problem, hint="try again in a moment")
 
     async def _subscribe(self) -> int:
         await self._store.ask(self._request, timeout=ASK_SECONDS)
@@ -113,25 +138,36 @@ class LogSubscription:
     def lost(self) -> None:
         """Subscribe again soon: the store's actor has ended."""
         self._subscribed = False
-        self._port.after(RESUBSCRIBE_SECONDS, Resubscribe())
+        self._try_again(self._failures.next_delay())
+
+    def _try_again(self, delay: float) -> None:
+        """Subscribe again after `delay` seconds, in place of an attempt that is under way."""
+        if self._attempt is not None:
+            self._attempt.cancel()
+        self._attempt = self._port.after(delay, Resubscribe())
 
     def renew(self) -> None:
         """Subscribe again, beside the mailbox."""
         self._early.clear()  # all of them are in the log by now
-        self._port.pipe_to_self(
+        self._attempt = self._port.pipe_to_self(
             self._subscribe(),
             lambda last: Subscribed(last=last),
             lambda error: NotSubscribed(reason=str(error)),
         )
 
     def not_renewed(self, message: NotSubscribed) -> None:
-        """Log the failure, and try again."""
+        """Log the failure, and try again, with growing pauses."""
         log.warning("not subscribed", name=self._port.name, reason=message.reason)
-        self._port.after(RESUBSCRIBE_SECONDS, Resubscribe())
+        self._problem = message.reason
+        self._try_again(self._failures.next_delay())
 
     def renewed(self) -> list[Event]:
         """Return the events that came meanwhile; what follows is passed on again."""
         early, self._early = self._early, []
         self._subscribed = True
+        self._problem = None
+        self._failures.reset()
+        if self._attempt is not None:
+            self._attempt.cancel()
         self._port.watch(self._store)
         return early

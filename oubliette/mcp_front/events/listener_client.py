@@ -78,7 +78,10 @@ class ListenerClient:
             async with asyncio.timeout(RESTART_TIMEOUT + timeout):
                 return await ask_with_retry(once, seconds=RESTART_TIMEOUT)
         except (TimeoutError, AskTimeout, ActorDead) as error:
-            raise Unavailable(f"caller {self.caller_id} cannot be served now") from error
+            why = error.reason if isinstance(error, ActorDead) else None
+            raise Unavailable(
+                f"caller {self.caller_id} cannot be served now" + (f": {why}" if why else "")
+            ) from error
 
     async def state(self) -> CallerState:
         """Return the state of the caller."""

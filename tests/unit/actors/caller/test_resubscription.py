@@ -12,8 +12,10 @@ from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.messages import EventsCommitted, OpenCaller
 from oubliette.actors.store.actor import Subscribe
 from oubliette.config.schema import CallersConfig
+from oubliette.errors import StorageUnavailable
 from oubliette.kit import Actor, ChildSpec, Message, Supervisor, System, handles
 from oubliette.records import Event
+from oubliette.testing.clock import VirtualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -28,6 +30,8 @@ class Log:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.lives = 0
+        self.reads = 0
+        self.away = False
 
     def commit(self, count: int) -> tuple[Event, ...]:
         new = tuple(
@@ -47,6 +51,9 @@ class Log:
         return new
 
     async def last_seq(self) -> int:
+        self.reads += 1
+        if self.away:
+            raise StorageUnavailable("the database cannot be read")
         return len(self.events)
 
     async def caller_events(self, _p: str, _c: str, after: int, limit: int, _b: int) -> list[Event]:
@@ -105,3 +112,34 @@ async def test_events_of_the_time_without_a_subscription_come_before_those_after
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
         assert supervisor.is_alive()
+
+
+async def test_callers_that_begin_while_the_log_cannot_be_read_are_refused_and_served_later():
+    log, clock = Log(), VirtualClock()
+    log.away = True
+    log.commit(7)
+    listen = OpenListener(listener_id="l", mode="provide", kind="stream")
+    async with asyncio.timeout(10), System(clock=clock) as system:
+        spec = ChildSpec(name="store", cls=Store, args=(log,))
+        system.spawn(Supervisor, [spec], name="stores")
+        store = system.ref("stores/store")
+        callers = system.spawn(CallersActor, store, log, CallersConfig(), name="callers")
+        await clock.elapse(0.0)
+        names = [
+            await callers.ask(OpenCaller(principal="p", caller_id=f"c{number}"))
+            for number in range(12)
+        ]
+        first = [system.ref(name).incarnation for name in names]
+        for _ in range(3):
+            for name in names:
+                with pytest.raises(StorageUnavailable, match="database cannot be read"):
+                    await system.ref(name).ask(listen)
+            await clock.elapse(1.0)
+        before = log.reads
+        await clock.elapse(60.0)
+        assert log.reads - before <= 12 * 60, "with growing pauses"
+        log.away = False
+        await clock.elapse(1.0)
+        for name in names:
+            assert (await system.ref(name).ask(listen)).cursor == 7
+        assert [system.ref(name).incarnation for name in names] == first, "none has failed"

@@ -19,8 +19,14 @@ from oubliette.actors.messages import (
 )
 from oubliette.actors.project.actor import CloseProject, ProjectActor
 from oubliette.config.schema import Config, SessionsConfig
-from oubliette.errors import Conflict, InvalidParameter, LimitExceeded, NotFound
-from oubliette.kit import WhichChildren
+from oubliette.errors import (
+    Conflict,
+    InvalidParameter,
+    LimitExceeded,
+    NotFound,
+    SessionHandover,
+)
+from oubliette.kit import StopChild, WhichChildren
 from oubliette.records import Container
 from oubliette.runtime.store.operations import PutContainer
 
@@ -85,6 +91,29 @@ async def test_the_next_message_goes_to_the_session_that_lives(scene: Scene) -> 
     assert (second.session_id, second.spawned, second.turn) == (first.session_id, False, 2)
     other = await scene.spawn("three", new_session=True)
     assert other.session_id != first.session_id
+
+
+@pytest.mark.parametrize("message", ["prompt", "end"])
+async def test_a_session_that_was_given_up_is_started_again_by_its_next_use(
+    scene: Scene, message: str
+) -> None:
+    session = (await scene.spawn("one")).session_id
+    await scene.world.until(scene.heard)
+    sessions = scene.world.system.ref("project/base/sessions")
+    assert await sessions.ask(StopChild(name=session))  # what giving it up leaves behind
+    find = scene.world.context.session_registry.session
+    await scene.world.until(lambda: find(session) is None)
+    with pytest.raises(SessionHandover):
+        if message == "prompt":
+            await scene.spawn("two", session_id=session)
+        else:
+            await scene.ref.ask(EndSession(session_id=session))
+    await scene.world.until(lambda: find(session) is not None)
+    if message == "prompt":
+        again = await scene.spawn("two", session_id=session)
+        assert (again.session_id, again.spawned, again.turn) == (session, False, 2)
+    else:
+        await scene.end(session)
 
 
 async def test_a_request_that_is_sent_again_starts_one_session(scene: Scene) -> None:

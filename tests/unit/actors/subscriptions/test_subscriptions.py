@@ -24,7 +24,13 @@ from oubliette.actors.subscriptions.plan import (
     SubscriptionTable,
 )
 from oubliette.actors.subscriptions.supervisor import SUBSCRIPTIONS, SubscriptionsActor
-from oubliette.errors import AlreadyExists, Conflict, InvalidParameter, NotFound
+from oubliette.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidParameter,
+    NotFound,
+    StorageUnavailable,
+)
 from oubliette.kit import Actor, ChildSpec, Message, Supervisor, System, WhichChildren, handles
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.store import MEMORY, Database, Reader, operations
@@ -480,3 +486,21 @@ async def test_the_actor_of_a_subscription_can_be_used_alone(world):
     assert await world.until_taken(2) == log_of("s1", 3)[1:]
     await until(lambda: memory.cursor == 2)
     assert await ref.stop()
+
+
+async def test_a_subscription_that_begins_while_the_log_cannot_be_read_goes_on_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.subscribe(name="kept")
+
+    async def away() -> int:
+        raise StorageUnavailable("the database cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.reader, "last_seq", away)
+        await world.fail("subscriptions/kept")
+        again: Any = world.system.actor("subscriptions/kept")
+        await until(lambda: again._subscription._problem)
+        await world.commit(3)
+    assert await world.until_taken(3) == [("s1", 0), ("s1", 1), ("s1", 2)]
+    assert world.system.actor("subscriptions/kept") is again, "it has not failed"

@@ -41,6 +41,8 @@ class ProjectInfo(msgspec.Struct, frozen=True, kw_only=True):
     containers: tuple[ProjectContainer, ...] = ()
     repository: RepositoryInfo | None = None
     """Repository that it was cloned from; None: it began empty."""
+    problem: str | None = None
+    """Reason why no session can start in it, found at the last use; None: none is known."""
 
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,3 +104,5 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of a fork, `native`: its agent itself knows it; `transcript`: it got a record of it."""
     waiting: tuple[WaitInfo, ...] = ()
     """Its waits now; empty in lists."""
+    problem: str | None = None
+    """Reason why its workspace cannot be used, found at the last use; None: none is known."""

@@ -8,6 +8,7 @@ raises `WireError` with a reason that may be shown to the peer.
 from __future__ import annotations
 
 import json
+import re
 import struct
 
 TYPE_CHECKING = False  # `typing` itself costs 5 ms of a start of 20
@@ -372,22 +373,45 @@ class FrameDecoder:
 # JSON lines
 
 
+ENDS = 4096  # bytes kept of both ends of a line that is too long
+
+# A JSON object's own "id" can be distinguished from a nested one only at its beginning or end;
+# every known peer writes it in one of these places.
+_ID = rb'"id"\s*:\s*(-?\d{1,18}|"(?:[^"\\]|\\.){0,256}")'
+_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2.0"\s*,\s*)?' + _ID + rb"\s*,")
+_LAST = re.compile(rb",\s*" + _ID + rb"\s*\}\s*\Z")
+
+
 class OversizeLine:
-    """Placeholder for a line above the limit; `size` is its length in bytes, without newline."""
+    """Placeholder for a line above the limit, with the request id if it could be found.
 
-    __slots__ = ("size",)
+    `size` is its length in bytes, without newline.
+    """
 
-    def __init__(self, size: int) -> None:
+    __slots__ = ("limit", "request_id", "size")
+
+    def __init__(self, size: int, limit: int, head: bytes, tail: bytes) -> None:
         self.size = size
+        self.limit = limit
+        found = _FIRST.match(head) or _LAST.search(tail)
+        self.request_id: str | int | None = json.loads(found.group(1)) if found else None
+
+    def __str__(self) -> str:
+        return f"a line of {self.size} bytes; at most {self.limit} are read"
 
 
 class LineReader:
-    """Decoder of received pieces into lines; a line above `limit` bytes is dropped and reported."""
+    """Decoder of received pieces into lines; a line above `limit` bytes is dropped and reported.
+
+    Both ends of such a line are kept, so that it can be answered.
+    """
 
     def __init__(self, limit: int = MAX_SESSION_LINE) -> None:
         self.limit = limit
         self._parts: list[bytes] = []
         self._size = 0  # of the unfinished line, dropped bytes included
+        self._head = b""
+        self._tail = b""
 
     @property
     def pending(self) -> int:
@@ -412,15 +436,23 @@ class LineReader:
         if not piece:
             return
         self._size += len(piece)
-        if self._size > self.limit:
-            self._parts.clear()
-        else:
+        if self._size <= self.limit:
             self._parts.append(piece)
+            return
+        if self._parts:
+            kept = b"".join(self._parts)
+            self._head, self._tail = kept[:ENDS], kept[-ENDS:]
+            self._parts = []
+        if len(self._head) < ENDS:
+            self._head = (self._head + piece)[:ENDS]
+        self._tail = (self._tail + piece)[-ENDS:]
 
     def _take(self) -> bytes | OversizeLine:
-        size, parts = self._size, self._parts
-        self._size, self._parts = 0, []
-        return OversizeLine(size) if size > self.limit else b"".join(parts)
+        size, parts, head, tail = self._size, self._parts, self._head, self._tail
+        self._size, self._parts, self._head, self._tail = 0, [], b"", b""
+        if size <= self.limit:
+            return b"".join(parts)
+        return OversizeLine(size, self.limit, head, tail)
 
 
 def encode_json(value: object) -> bytes:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oubliette.runtime.agents.checked import MAX_COUNT, MAX_DEPTH
+from oubliette.runtime.agents.line_framing import MAX_LINE
 from oubliette.runtime.agents.silence import events_of_silence
 from tests.conformance.agents import AGENTS, Agent
 from tests.conformance.frames import Conversation, check_event
@@ -120,6 +121,35 @@ def test_what_cannot_be_counted_of_a_turn_is_left_out(usage: dict[str, Any]) -> 
     events = adapter.feed(json.dumps(frame).encode() + b"\n", 0) + events_of_silence(adapter)
     (told,) = [event.data for event in events if event.type == "usage"]
     assert told == {"turn": 1, "cost_usd": 0.0, "tokens": 7}
+
+
+LONG = "x" * MAX_LINE
+ENDS = {
+    "scripted": {"type": "completion", "turn": 1, "status": "completed", "final_text": LONG},
+    "acp": {"jsonrpc": "2.0", "id": "prompt-1", "result": {"stopReason": "end_turn", "x": LONG}},
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_the_end_of_a_turn_that_is_too_long_to_be_read_fails_the_turn_with_the_sizes(
+    name: str,
+) -> None:
+    adapter, line = BY_NAME[name].adapter({"ready": True}), json.dumps(ENDS[name]).encode() + b"\n"
+    events = adapter.feed(line, 0) + events_of_silence(adapter)
+    (error,) = [event.data["message"] for event in events if event.type == "error"]
+    assert f"a line of {len(line) - 1} bytes; at most {MAX_LINE} are read" in error
+    assert (events[-1].type, events[-1].data["status"]) == ("completion", "failed")
+    places = [(event.end_offset, event.ordinal) for event in events]
+    assert places == sorted(set(places))
+    assert events[-1].ack_offset == len(line)
+
+
+@pytest.mark.parametrize("kind", ["message", "delta", "tool_result"])
+def test_an_event_that_is_too_long_to_be_read_is_an_error_of_its_turn(kind: str) -> None:
+    line = json.dumps({"type": kind, "turn": 3, "text": LONG}).encode() + b"\n"
+    events = BY_NAME["scripted"].adapter().feed(line, 0)
+    assert [event.type for event in events] == ["system", "error"]
+    assert events[1].data["turn"] == 3
 
 
 @each_agent

@@ -126,7 +126,7 @@ class SessionConnectionActor(Actor):
                 return "the agent's client closed the link"
             for line in lines.feed(chunk):
                 if isinstance(line, wire.OversizeLine):
-                    self._send_error(None, -32700, str(line))
+                    self._send_error(line.request_id, -32600, f"Invalid Request: {line}")
                     continue
                 refusal = wire.parse_error(line)
                 if refusal is not None:

@@ -14,7 +14,6 @@ import sys
 
 from .. import wire
 from ..io.json_values import as_array, as_object
-from ..io.lines import LongLine
 from .requests import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -92,7 +91,7 @@ class StdioMcpServer:
         fresh: Json = {"ttlMs": 0, "cacheScope": "private"} if request.modern else {}
         request.answer({"tools": entries, **fresh})
 
-    def line(self, line: bytes | LongLine) -> None:
+    def line(self, line: bytes | wire.OversizeLine) -> None:
         """Process one line of the agent. Never raises."""
         try:
             self._line(line)
@@ -142,10 +141,9 @@ class StdioMcpServer:
 
     # Lines
 
-    def _line(self, line: bytes | LongLine) -> None:
-        if isinstance(line, LongLine):
-            reason = f"a line of {line.size} bytes; at most {wire.MAX_SESSION_LINE} are read"
-            self.send(error_message(line.request_id, INVALID_REQUEST, reason))
+    def _line(self, line: bytes | wire.OversizeLine) -> None:
+        if isinstance(line, wire.OversizeLine):
+            self.send(error_message(line.request_id, INVALID_REQUEST, str(line)))
             return
         if not line.strip():
             return

@@ -13,7 +13,7 @@ import socket
 
 from .. import wire
 from ..io.json_values import as_object, as_text
-from ..io.lines import Lines, LongLine
+from ..io.lines import Lines
 from .calls import LINK_BROKE, PendingCall, PendingCalls
 
 TYPE_CHECKING = False
@@ -205,14 +205,14 @@ class Link:
 
     # Lines from the server
 
-    def _line(self, line: bytes | LongLine) -> None:
+    def _line(self, line: bytes | wire.OversizeLine) -> None:
         try:
             self._work_on(line)
         except Exception as error:  # one odd line must not end the link
             self._log(f"failed at a line of the server: {error!r}")
 
-    def _work_on(self, line: bytes | LongLine) -> None:
-        if isinstance(line, LongLine):
+    def _work_on(self, line: bytes | wire.OversizeLine) -> None:
+        if isinstance(line, wire.OversizeLine):
             self._long_line(line)
             return
         if not self._paired:
@@ -230,7 +230,7 @@ class Link:
         self._pair()
         self._message(message)
 
-    def _long_line(self, line: LongLine) -> None:
+    def _long_line(self, line: wire.OversizeLine) -> None:
         self._pair()
         reason = f"the answer takes {line.size} bytes, at most {wire.MAX_SESSION_LINE} can be read"
         self._log(f"dropped a line of the server: {reason}")

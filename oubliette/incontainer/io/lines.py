@@ -2,75 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 
-from ..wire import LineReader
+from ..wire import LineReader, OversizeLine
 from .event_loop import HANGUP, READ, WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Union
 
     from .event_loop import Loop
-
-    RequestId = Union[str, int, float]
 
 CHUNK = 256 * 1024  # bytes of one read or write
 HIGH_WATER = 32 << 20  # bytes waiting for a slow reader; above it reading pauses
 LOW_WATER = 8 << 20  # bytes; below it reading resumes
-ENDS = 4096  # bytes kept of both ends of a line that is too long
-
-# A JSON object's own "id" can be distinguished from a nested one only at its beginning or end;
-# every known peer writes it in one of these places.
-_ID = rb'"id"\s*:\s*(-?\d{1,18}|"(?:[^"\\]|\\.){0,256}")'
-_FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2.0"\s*,\s*)?' + _ID + rb"\s*,")
-_LAST = re.compile(rb",\s*" + _ID + rb"\s*\}\s*\Z")
-
-
-class LongLine:
-    """Placeholder for a line above the limit: its size, and the request id if it could be found."""
-
-    __slots__ = ("request_id", "size")
-
-    def __init__(self, size: int, head: bytes, tail: bytes) -> None:
-        self.size = size
-        found = _FIRST.match(head) or _LAST.search(tail)
-        self.request_id: RequestId | None = json.loads(found.group(1)) if found else None
-
-
-class EndsReader(LineReader):
-    """`LineReader` that keeps both ends of a line it drops, so that it can be answered."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._head = b""
-        self._tail = b""
-
-    def lines(self, data: bytes) -> list[bytes | LongLine]:
-        """Return the lines that `data` completes, without their newlines, in order."""
-        lines: list[bytes | LongLine] = []
-        *ended, rest = data.split(b"\n")
-        for piece in ended:
-            self._keep(piece)
-            size, head, tail = self._size, self._head, self._tail
-            self._head = self._tail = b""
-            line = self._take()
-            lines.append(line if isinstance(line, bytes) else LongLine(size, head, tail))
-        self._keep(rest)
-        return lines
-
-    def _keep(self, piece: bytes) -> None:
-        if self._size + len(piece) > self.limit:
-            if self._size <= self.limit:
-                kept = b"".join(self._parts)
-                self._head, self._tail = kept[:ENDS], kept[-ENDS:]
-            if len(self._head) < ENDS:
-                self._head = (self._head + piece)[:ENDS]
-            self._tail = (self._tail + piece)[-ENDS:]
-        super()._keep(piece)
 
 
 class Lines:
@@ -87,7 +32,7 @@ class Lines:
         read_fd: int,
         write_fd: int,
         *,
-        on_line: Callable[[bytes | LongLine], None],
+        on_line: Callable[[bytes | OversizeLine], None],
         on_closed: Callable[[str], None],
         on_full: Callable[[bool], None],
     ) -> None:
@@ -97,7 +42,7 @@ class Lines:
         self._on_line = on_line
         self._on_closed = on_closed
         self._on_full = on_full
-        self._reader = EndsReader()
+        self._reader = LineReader()
         self._out = bytearray()
         self._full = False
         self._paused = False
@@ -188,7 +133,7 @@ class Lines:
         if not data:
             self._ended()
             return
-        for line in self._reader.lines(data):
+        for line in self._reader.feed(data):
             self._on_line(line)
             if self.closed:
                 return

@@ -125,7 +125,7 @@ class PythonAgent:
 
     def _line(self, line: bytes | wire.OversizeLine) -> None:
         if isinstance(line, wire.OversizeLine):
-            self._complain(f"a line of {line.size} bytes")
+            self._complain(str(line))
             return
         if not line.strip():
             return

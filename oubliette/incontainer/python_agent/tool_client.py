@@ -97,13 +97,19 @@ class _ClientProcess:
         lines = wire.LineReader()
         while stdout is not None and (data := await stdout.read(1 << 16)):
             for line in lines.feed(data):
-                if not isinstance(line, wire.OversizeLine):
+                if isinstance(line, wire.OversizeLine):
+                    self._fail(f"the answer is {line}", line.request_id)
+                else:
                     self._line(line)
         await self._process.wait()
         self.ended = True
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_result({"error": {"message": "oubliette-client has ended"}})
+        self._fail("oubliette-client has ended")
+
+    def _fail(self, reason: str, number: object = None) -> None:
+        """Answer a request with an error; all of them, if it is not known which one."""
+        for each, answer in self._answers.items():
+            if number in (None, each) and not answer.done():
+                answer.set_result({"error": {"message": reason}})
 
     def _line(self, line: bytes) -> None:
         try:

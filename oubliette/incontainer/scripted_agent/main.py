@@ -89,7 +89,7 @@ class ScriptedAgent:
 
     def _line(self, line: bytes | wire.OversizeLine) -> None:
         if isinstance(line, wire.OversizeLine):
-            self._send("error", self._current or 0, {"message": f"a line of {line.size} bytes"})
+            self._send("error", self._current or 0, {"message": str(line)})
             return
         if not line.strip():
             return

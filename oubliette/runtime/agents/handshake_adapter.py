@@ -147,7 +147,8 @@ class HandshakeAdapter(abc.ABC):
             return [("system", {"missing": [line.start, line.end]})]
         if not line.whole:
             size = line.end - line.start - 1
-            return [("system", {"raw": text_of(line.content), "truncated": True, "bytes": size})]
+            raw = {"raw": text_of(line.content), "truncated": True, "bytes": size}
+            return [("system", raw), *self._dropped(line)]
         if not line.content.strip():
             return []
         fields = message_of(line.content)
@@ -155,6 +156,11 @@ class HandshakeAdapter(abc.ABC):
             return [("system", {"raw": text_of(line.content)})]
         found = self._understand(fields)
         return [("system", fields)] if found is None else found
+
+    def _dropped(self, line: Line) -> list[Event]:
+        """Return what else follows from a line that was too long; `line` has its head."""
+        del line
+        return []
 
     def _warned(self) -> list[Event]:
         """Return the warnings for the user of the agent before its first turn."""

@@ -25,6 +25,12 @@ class Line(msgspec.Struct, frozen=True):
     whole: bool = True
     """False: longer than the limit; `content` is its head."""
 
+    @property
+    def excess(self) -> str:
+        """Reason why a line that is not whole was dropped."""
+        size = self.end - self.start - 1
+        return f"the agent wrote a line of {size} bytes; at most {MAX_LINE} are read"
+
 
 class OutputGap(msgspec.Struct, frozen=True):
     """Missing output; the line that was being read is dropped with it."""

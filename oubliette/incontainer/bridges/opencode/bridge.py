@@ -31,10 +31,11 @@ import sys
 import time
 from collections import deque
 
+from ... import wire
 from ...io import linux
 from ...io.event_loop import Loop
 from ...io.json_values import as_object
-from ...io.lines import Lines, LongLine
+from ...io.lines import Lines
 from ...io.stdio import log, take_stdio
 from .agent import not_started, program_of
 from .http import MAX_BODY, EventReader, HttpExchange, ServerAddress
@@ -199,8 +200,8 @@ class OpencodeBridge:
 
     # ------------------------------------------------------------------ requests
 
-    def _line(self, line: bytes | LongLine) -> None:
-        if isinstance(line, LongLine):
+    def _line(self, line: bytes | wire.OversizeLine) -> None:
+        if isinstance(line, wire.OversizeLine):
             self._say({"id": line.request_id, "error": f"a request of {line.size} bytes"})
             return
         if not line.strip():

@@ -8,6 +8,7 @@ answer can be interpreted by an adapter that did not send the request.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
@@ -29,9 +30,14 @@ from oubliette.runtime.agents.handshake_adapter import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from oubliette.runtime.agents.line_framing import Line
+
 METHOD_NOT_FOUND: Final = -32601
 SILENCE: Final = 0.2  # seconds
 _PROMPT: Final = "prompt-"
+_RESPONSE: Final = re.compile(
+    rb'\s*\{(?:\s*"jsonrpc"\s*:\s*"2.0"\s*,)?\s*"id"\s*:\s*"prompt-(\d{1,18})"'
+)
 _STOPPED: Final = {
     "max_tokens": "the model's answer was cut at its limit of tokens",
     "max_turn_requests": "the agent reached its limit of requests in one turn",
@@ -146,6 +152,13 @@ class AcpAdapter(AcpHandshake):
         if call.status in {"completed", "failed"}:
             events.append(self._call_ended(call_id, call, is_error=call.status == "failed"))
         return events
+
+    def _dropped(self, line: Line) -> list[Event]:
+        head = _RESPONSE.match(line.content)
+        number = turn_number(head[1].decode()) if head else None
+        return (
+            [] if number is None else self._responded(number, {"error": {"message": line.excess}})
+        )
 
     def _responded(self, number: int, fields: Json) -> list[Event]:
         if number <= self._logged:

@@ -6,6 +6,7 @@ the kind of the event. Any other line becomes a `system` event.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args
 
 import msgspec
@@ -38,6 +39,9 @@ _NEEDED: Final[dict[str, dict[str, type]]] = {
 }
 """Fields that readers of an event rely on; a line without them is not that event."""
 
+_HEAD: Final = re.compile(
+    rb'\{\s*"type"\s*:\s*"(?P<kind>\w+)"\s*,\s*"turn"\s*:\s*(?P<turn>\d{1,18})\b'
+)
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -56,13 +60,11 @@ class ScriptedAdapter:
         """Return one event per non-empty line. Each message counts as a step."""
         found: list[AgentEvent] = []
         for line in self._cutter.feed(data, offset):
-            event = _event(line)
-            if event is None:
-                continue
-            found.append(event)
-            self.steps += event.type == "message"
-            if event.type in {"turn_started", "completion"}:
-                self.steps = 0
+            for event in _events(line):
+                found.append(event)
+                self.steps += event.type == "message"
+                if event.type in {"turn_started", "completion"}:
+                    self.steps = 0
         return found
 
     def writes(self) -> list[bytes]:
@@ -169,17 +171,42 @@ def _line(message: dict[str, Any]) -> bytes:
     return _encoder.encode(message) + b"\n"
 
 
-def _event(line: Line | OutputGap) -> AgentEvent | None:
-    kind: EventKind = "system"
+def _events(line: Line | OutputGap) -> list[AgentEvent]:
+    found: list[tuple[EventKind, dict[str, Any]]]
     if not isinstance(line, Line):
-        data: dict[str, Any] = {"missing": [line.start, line.end]}
+        found = [("system", {"missing": [line.start, line.end]})]
     elif not line.whole:
-        data = {"raw": _text(line.content), "truncated": True, "bytes": line.end - line.start - 1}
-    elif not line.content.strip():
-        return None
+        found = _dropped(line)
+    elif line.content.strip():
+        found = [_read(line.content)]
     else:
-        kind, data = _read(line.content)
-    return AgentEvent(type=kind, data=data, end_offset=line.end, ordinal=0, ack_offset=line.end)
+        found = []
+    last = len(found) - 1
+    return [
+        AgentEvent(
+            type=kind,
+            data=data,
+            end_offset=line.end,
+            ordinal=ordinal,
+            ack_offset=line.end if ordinal == last else line.start,
+        )
+        for ordinal, (kind, data) in enumerate(found)
+    ]
+
+
+def _dropped(line: Line) -> list[tuple[EventKind, dict[str, Any]]]:
+    """Return the events of a line that is too long; one that ended a turn ends it as failed."""
+    size = line.end - line.start - 1
+    raw = {"raw": _text(line.content), "truncated": True, "bytes": size}
+    found: list[tuple[EventKind, dict[str, Any]]] = [("system", raw)]
+    if head := _HEAD.match(line.content):
+        kind, turn = head["kind"].decode(), int(head["turn"])
+        if kind in _KINDS and is_turn(turn):
+            found.append(("error", {"turn": turn, "message": line.excess}))
+            if kind == "completion":
+                ended = {"turn": turn, "final_text": "", "status": "failed"}
+                found.append(("completion", ended))
+    return found
 
 
 def _read(content: bytes) -> tuple[EventKind, dict[str, Any]]:

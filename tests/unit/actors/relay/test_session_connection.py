@@ -121,6 +121,28 @@ async def test_what_is_no_request_is_answered_with_an_error_and_goes_no_further(
     assert [request.id for request in scene.of(LinkRequest)] == [9]
 
 
+@pytest.mark.parametrize(
+    ("line", "id_"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":"%s"}}', 7),
+        (b'{"method":"ping","params":{"x":"%s"},"id":"b"}', "b"),
+        (b"%s", None),
+    ],
+)
+async def test_a_line_that_is_too_long_is_an_error_of_its_request_in_words(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, line: bytes, id_: object
+) -> None:
+    monkeypatch.setattr(wire, "MAX_SESSION_LINE", 1000)
+    scene.begin()
+    reader, writer = await scene.client()
+    line %= b"x" * 2000
+    writer.write(line + b"\n")
+    answer = json.loads(await reader.readline())
+    said = f"Invalid Request: a line of {len(line)} bytes; at most 1000 are read"
+    assert (answer["id"], answer["error"]["message"]) == (id_, said)
+    assert scene.of(LinkRequest) == []
+
+
 async def test_answers_and_notifications_reach_the_client(scene: Scene) -> None:
     scene.begin()
     reader, _ = await scene.client()

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.incontainer.io.lines import EndsReader, LongLine
+from oubliette.incontainer.wire import LineReader, OversizeLine
 
 
 def read(data, cuts, limit):
-    reader = EndsReader()
+    reader = LineReader()
     reader.limit = limit
     lines, start = [], 0
     for cut in [*sorted(cuts), len(data)]:
-        lines += reader.lines(data[start:cut])
+        lines += reader.feed(data[start:cut])
         start = max(start, cut)
     return lines
 
@@ -31,7 +31,7 @@ def test_however_the_bytes_are_cut_the_lines_are_the_same(lines, cuts):
     assert len(found) == len(lines)
     for line, got in zip(lines, found, strict=True):
         if len(line) > 20:
-            assert isinstance(got, LongLine)
+            assert isinstance(got, OversizeLine)
             assert got.size == len(line)
         else:
             assert got == line
@@ -66,7 +66,7 @@ def test_the_id_of_a_long_line_is_found_where_peers_write_it(
     }[place]
     data = json.dumps(message, separators=None if spaced else (",", ":")).encode() + b"\n"
     (line,) = read(data, [min(cut, len(data)) for cut in cuts], limit=100)
-    assert isinstance(line, LongLine)
+    assert isinstance(line, OversizeLine)
     assert line.request_id == request_id
 
 
@@ -79,7 +79,7 @@ def test_an_id_further_in_is_never_taken_for_the_lines_own(nested):
         + b"\n"
     )
     (line,) = read(data, [], limit=100)
-    assert isinstance(line, LongLine)
+    assert isinstance(line, OversizeLine)
     assert line.request_id is None
 
 
@@ -87,5 +87,5 @@ def test_an_id_further_in_is_never_taken_for_the_lines_own(nested):
 def test_an_id_inside_a_string_is_not_taken_either(inner):
     data = json.dumps({"jsonrpc": "2.0", "params": "x" * 200 + inner}).encode() + b"\n"
     (line,) = read(data, [], limit=100)
-    assert isinstance(line, LongLine)
+    assert isinstance(line, OversizeLine)
     assert line.request_id is None

@@ -186,6 +186,21 @@ async def test_a_failed_call_raises_the_text_of_the_tool(tmp_path):
         assert (result["result"], result["is_error"]) == ("recipient not found", True)
 
 
+async def test_a_result_that_is_too_long_to_be_read_is_an_error_of_its_call(tmp_path):
+    """The client writes an object twice, as text and structured: the line is twice as long."""
+    async with (
+        FakeServer(ADD) as server,
+        RunnerProcess(tmp_path, TOOLS, server.path) as agent,
+    ):
+        await agent.ready()
+        agent.prompt("call")
+        link = await server.link()
+        link.answer(await link.request(), {"sum": "x" * (9 << 20)})
+        events = await agent.until("completion")
+        assert events[-1]["final_text"].startswith("failed: the answer is a line of ")
+        assert events[-1]["final_text"].endswith(f"at most {16 << 20} are read")
+
+
 async def test_calls_run_at_the_same_time(tmp_path):
     async with (
         FakeServer(ADD) as server,

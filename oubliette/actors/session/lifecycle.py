@@ -15,6 +15,7 @@ from oubliette.records import TERMINAL, Session, SessionStatus
 
 Step = Literal[
     "turn_started",  # a prompt was handed to the agent
+    "ready",  # the agent can be prompted, and no turn waits
     "turn_ended",  # the agent ended its turn, with any outcome
     "agent_lost",  # the process, its container or its link is permanently gone
     "start_failed",  # the agent was never ready
@@ -26,6 +27,7 @@ Step = Literal[
 
 _STEPS: Final[dict[tuple[SessionStatus, Step], SessionStatus]] = {
     ("created", "turn_started"): "running",
+    ("created", "ready"): "idle",
     ("idle", "turn_started"): "running",
     ("running", "turn_started"): "running",
     ("running", "turn_ended"): "idle",

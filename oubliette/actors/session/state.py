@@ -133,10 +133,14 @@ class SessionActorState:
     def begin(self, status: SessionStatus, *, held_up: bool) -> Effects:
         """Begin the next turn, unless one runs, none waits, or the agent is not prepared for it.
 
+        A session whose prompts were all withdrawn before its agent was ready becomes idle.
+
         Args:
             status: Of the session.
             held_up: Whether the agent has yet to list the tools that the turn came with.
         """
+        if self.running is None and not self.queue and status == "created" and self.attached:
+            return () if self.finished else _status(lifecycle.after(status, "ready"))
         if self.running is not None or not self.queue or self.finished:
             return ()
         if held_up or not self.attached:

@@ -146,6 +146,25 @@ def test_without_a_prompt_no_turn_begins() -> None:
     assert SessionActorState(ID, attached=True).begin("idle", held_up=False) == ()
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_session_whose_prompts_were_withdrawn_is_idle_once_its_agent_is_there(
+    late: bool,
+) -> None:
+    """Also after a resume; `late`: the prompt is withdrawn while the agent lists its tools."""
+    state = queued("one", "two", attached=late)
+    for _ in range(2):
+        state.interrupt(held_up=True)
+    if not late:
+        assert state.begin("created", held_up=False) == ()
+        state.agent_attached(0, started=True)
+    effects = state.begin("created", held_up=False)
+    assert effects == (
+        ChangeRecord({"status": "idle", "status_reason": None}),
+        AppendEvent("status", {"status": "idle", "reason": None}),
+    )
+    assert state.begin("idle", held_up=False) == ()
+
+
 def test_a_turn_waits_for_its_agent_to_be_attached() -> None:
     state = queued("go", attached=False)
     assert state.begin("created", held_up=False) == ()

@@ -309,6 +309,8 @@ def event_view(
 ) -> dict[str, Any]:
     """Return an event as one flat object; the fields of its type cannot mask the common ones.
 
+    A `version` among them is `agent_version`.
+
     `extra` (`redelivered`) is added. Unless `whole`, an event that takes more than `most` bytes in
     a message is `{type, session_id, index, ts, seq, version, ref, size}`; `event_read` returns it
     in pieces.
@@ -326,4 +328,6 @@ def event_view(
         head["ref"] = {"session_id": event.session_id, "index": event.index}
         head["size"] = response_size.size(event.data)
         return head
+    if "version" in event.data:  # of the agent, in `ready`; `version` is that of the event
+        head = {"agent_version": event.data["version"], **head}
     return {**event.data, **head}

@@ -340,3 +340,11 @@ async def test_an_unknown_session_is_not_found(bench: Bench) -> None:
     for tool in ("session_events", "session_get", "session_end", "session_interrupt"):
         text = await bench.error(tool, session_id=ids.new_id(ids.SESSION))
         assert "not found" in text
+
+
+def test_the_version_of_an_agent_is_shown_beside_that_of_the_event() -> None:
+    data = {"kind": "ready", "agent": "scripted", "version": "0.1.0", "index": "theirs"}
+    event = Event(session_id="gogol_1", index=4, ts=1.0, type="system", data=data, version=2)
+    view = event_view(event)
+    assert (view["agent_version"], view["version"], view["index"]) == ("0.1.0", 2, 4)
+    assert "agent_version" not in event_view(msgspec.structs.replace(event, data={"kind": "x"}))

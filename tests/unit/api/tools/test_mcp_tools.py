@@ -125,6 +125,7 @@ async def test_a_program_may_have_an_environment(no_leaked_tasks, monkeypatch):
         assert await table["greeting"].run({}, Call()) == {"result": "Hi"}
 
 
+@pytest.mark.whole
 async def test_a_program_that_ends_in_a_call_is_started_again_at_the_next_one(no_leaked_tasks):
     async with opened(mcp(PROGRAM)) as table:
         said = await refusal(table["stop"], {})

@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from oubliette.errors import ConfigError, HomeInUse, InvalidParameter, NotFound, OublietteError
+from oubliette.json_values import check_values, is_fit, parse
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.files.home import CONTROL_SOCKET, HomeLock
 from oubliette.tools.auth.scopes import Scope
@@ -217,13 +218,17 @@ class ControlSocket:
 
     async def _answer(self, line: bytes, writer: StreamWriter) -> tuple[Any, dict[str, Any]]:
         try:
-            request = msgspec.json.decode(line)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return None, _error(InvalidParameter("the line is not JSON"))
+            request = parse(line)
+        except InvalidParameter as error:
+            return None, _error(error)
         if not isinstance(request, dict):
             return None, _error(InvalidParameter("the line is not an object"))
         fields = cast("dict[str, Any]", request)
         number = fields.get("id")
+        try:
+            check_values(fields, envelope=1)
+        except InvalidParameter as error:
+            return number if is_fit({"id": number}) else None, _error(error)
         match fields.get("verb"):
             case "status":
                 return number, {"ok": self._status}

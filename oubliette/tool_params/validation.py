@@ -1,12 +1,10 @@
 """Validation of tools' arguments: checked as a whole, decoded, refused with a clear message.
 
-Every refusal names the field and the valid values. Accepted values can be stored, sent and
-displayed: valid Unicode, finite numbers of 64 bits, bounded nesting.
+Every refusal names the field and the valid values.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from functools import cache
 from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
@@ -15,12 +13,11 @@ import msgspec
 
 from oubliette import ids
 from oubliette.errors import InvalidParameter
+from oubliette.json_values import check_values
 from oubliette.tool_params import field_types, json_schema
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-MAX_DEPTH: Final = 64  # levels of objects and arrays
-MAX_VALUES: Final = 1_000_000  # values in all
 _KINDS: Final = {
     "str": "a string",
     "int": "an integer",
@@ -70,65 +67,6 @@ def _check_fields(params: msgspec.Struct, prefix: str) -> None:
             for place, item in enumerate(cast("tuple[Any, ...]", value)):
                 if isinstance(item, msgspec.Struct):
                     _check_fields(item, f"{prefix}{name}[{place}].")
-
-
-def check_values(arguments: dict[Any, Any], name: str = "arguments") -> None:
-    """Refuse values that could not be stored or sent, at any depth of `arguments`.
-
-    Raises:
-        InvalidParameter: names the parameter with the value.
-    """
-    count = 0
-    for key, top in arguments.items():
-        field = key if isinstance(key, str) else name
-        level = [{key: top}]
-        depth = 0
-        while level:
-            depth += 1
-            if depth > MAX_DEPTH + 1:
-                raise InvalidParameter(
-                    f"{ids.shown(field)}: nested deeper than {MAX_DEPTH} levels", field=field
-                )
-            below: list[Any] = []
-            for node in level:
-                if isinstance(node, dict):
-                    pairs = cast("dict[Any, Any]", node)
-                    count += len(pairs)
-                    for inner in pairs:
-                        _check_scalar(inner, field)
-                    items: Any = pairs.values()
-                else:
-                    items = node
-                    count += len(items)
-                for item in items:
-                    if isinstance(item, dict | list | tuple):
-                        below.append(item)
-                    else:
-                        _check_scalar(item, field)
-            if count > MAX_VALUES:
-                raise InvalidParameter(
-                    f"{ids.shown(field)}: more than {MAX_VALUES} values", field=field
-                )
-            level = below
-
-
-def _check_scalar(value: object, field: str) -> None:
-    if isinstance(value, str):
-        if value.isascii():
-            return
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise InvalidParameter(
-                f"{field.encode('ascii', 'replace').decode()}: is not valid Unicode"
-                " (half of a surrogate pair)",
-                field=field,
-            ) from None
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidParameter(f"{field}: JSON has no NaN or Infinity", field=field)
-    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise InvalidParameter(f"{field}: an integer of more than 64 bits", field=field)
 
 
 @cache

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oubliette.actors.session.messages import AgentOutput, OutputEvent
+from oubliette.errors import InvalidParameter
+from oubliette.json_values import ENVELOPE, check_values
 from oubliette.runtime.agents.silence import events_of_silence, pause_of
 
 if TYPE_CHECKING:
@@ -87,7 +89,8 @@ class OutputHalf:
         assert self._adapter is not None
         self._take(events_of_silence(self._adapter))
 
-    def _take(self, events: list[AgentEvent]) -> None:
+    def _take(self, found: list[AgentEvent]) -> None:
+        events = [_checked(event) for event in found]
         items = [
             OutputEvent(
                 type=event.type,
@@ -164,6 +167,15 @@ def ack_of(event: AgentEvent) -> int:
     """Return the offset up to which output may be discarded; a full spool would block the agent."""
     lag = event.end_offset - event.ack_offset
     return event.ack_offset if lag <= MAX_REPLAY else event.end_offset
+
+
+def _checked(event: AgentEvent) -> AgentEvent:
+    """Return an event that can be stored and sent: adapters of packages check nothing."""
+    try:
+        check_values(event.data, "data", envelope=2 * ENVELOPE)
+    except InvalidParameter as error:
+        return msgspec.structs.replace(event, type="system", data={"raw": str(error)})
+    return event
 
 
 def portions(items: list[OutputEvent]) -> list[tuple[OutputEvent, ...]]:

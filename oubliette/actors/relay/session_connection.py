@@ -20,7 +20,9 @@ from oubliette.actors.session.messages import (
     LinkRequest,
     OpenLink,
 )
+from oubliette.errors import InvalidParameter
 from oubliette.incontainer import wire
+from oubliette.json_values import check_values, is_fit, parse
 from oubliette.kit import Actor, ActorDead, Message, handles
 from oubliette.kit.backoff import backoff_delay
 
@@ -139,8 +141,8 @@ class SessionConnectionActor(Actor):
 
     def _requests(self, line: bytes, generation: int) -> list[LinkRequest]:
         try:
-            message: Any = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            message: Any = parse(line)
+        except InvalidParameter:
             self._send_error(None, -32700, "Parse error: the line is not JSON")
             return []
         if not isinstance(message, dict):
@@ -150,8 +152,9 @@ class SessionConnectionActor(Actor):
         method, id_ = fields.get("method"), fields.get("id")
         if method is None and ("result" in fields or "error" in fields):
             return []  # an answer to a request that we never make
-        if isinstance(id_, bool) or not isinstance(id_, int | str | None):
-            self._send_error(None, -32600, "Invalid Request: id must be a string or a number")
+        is_id = isinstance(id_, int | str | None) and not isinstance(id_, bool)
+        if not is_id or not is_fit({"id": id_}):
+            self._send_error(None, -32600, "Invalid Request: id must be text or a 64-bit number")
             return []
         if not isinstance(method, str):
             self._send_error(id_, -32600, "Invalid Request: method must be a string")
@@ -161,6 +164,12 @@ class SessionConnectionActor(Actor):
             params = {}
         if not isinstance(params, dict):
             self._send_error(id_, -32602, "Invalid params: must be an object")
+            return []
+        try:
+            # The arguments of a tool are one level below, and as deep as over HTTP.
+            check_values(cast("dict[str, Any]", params), "params", envelope=1)
+        except InvalidParameter as error:
+            self._send_error(id_, error.jsonrpc_code, f"Invalid params: {error}")
             return []
         return [
             LinkRequest(

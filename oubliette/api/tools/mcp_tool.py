@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.api.tools.context import LOG
-from oubliette.api.tools.errors import ToolCallRefused, ToolError
+from oubliette.api.tools.errors import ToolError
 from oubliette.api.tools.guarded import GuardedTool, described
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class McpTool(GuardedTool):
         """Forward the call, and return the structured result of the server, else its text.
 
         Raises:
-            ToolCallRefused: the server's tool has failed; the message is its text.
+            ToolError: the server's tool has failed; the message is its text.
             Exception: the server does not answer.
         """
 
@@ -66,7 +66,7 @@ class McpTool(GuardedTool):
         is_text = all(block.get("type") == "text" for block in content)
         text = "\n".join(str(block.get("text", "")) for block in content)
         if result.is_error:
-            raise ToolCallRefused(text or f"{self.name}: failed, and gave no reason")
+            raise ToolError(text or f"{self.name}: failed, and gave no reason")
         if not is_text:
             return content
         return text if result.structured_content is None else result.structured_content

@@ -13,6 +13,8 @@ from oubliette.api.tools.callables import CallableTool
 from oubliette.api.tools.decorator import ToolOptions, options_of
 from oubliette.api.tools.errors import BadTool
 from oubliette.api.tools.prepared import PreparedTool, ToolSource
+from oubliette.errors import InvalidParameter
+from oubliette.json_values import check_values
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
@@ -56,6 +58,11 @@ def tool_table(tools: Iterable[object]) -> dict[str, PreparedTool]:
                     hint='give one another name: oubliette.tool(name="…")(FUNCTION), or'
                     " oubliette.mcp(…, prefix=…)",
                 )
+            try:
+                # Where a session is started, it is four levels down.
+                check_values(prepared.definition, envelope=-4)
+            except InvalidParameter as error:
+                raise BadTool(f"{_origin(prepared)}: {error}") from None
             table[prepared.name] = prepared
     return table
 

@@ -25,11 +25,11 @@ def plain(value: Any) -> Any:
             of more than 64 bits, more than 64 levels.
     """
     # Imported late: it is of no use to programs that provide no tools.
-    from oubliette.tool_params import validation
+    from oubliette.json_values import check_values
 
     try:
         found = _without_tuples(msgspec.to_builtins(value, str_keys=True, enc_hook=_dumped))
-        validation.check_values({"result": found})
+        check_values({"result": found})
     except InvalidParameter as error:
         raise NotJson(str(error).removeprefix("result: ")) from None
     except RecursionError:

@@ -57,7 +57,8 @@ def _line_of(event: Json) -> bytes:
     try:
         text = json.dumps(event, ensure_ascii=False, allow_nan=False, default=repr)
     except (TypeError, ValueError, RecursionError):  # keys, infinities, circles
-        text = json.dumps({name: _shown(value) for name, value in event.items()})
+        shown = {name: _shown(value) for name, value in event.items()}
+        text = json.dumps(shown, ensure_ascii=False)  # half a surrogate pair is replaced below
     return text.encode("utf-8", "replace") + b"\n"
 
 

@@ -6,14 +6,15 @@ thousand nested objects. An invalid value is treated as missing.
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, cast
 
-import msgspec
+from oubliette import json_values
+from oubliette.json_values import ENVELOPE, MAX_INTEGER, MIN_INTEGER, check_values, is_fit, parse
 
 Json = dict[str, Any]
 
-MAX_DEPTH: Final = 200
-"""Levels of a message. Code that serialises it recurses as deep, and Python's stack is limited."""
+MAX_DEPTH: Final = json_values.MAX_DEPTH + ENVELOPE + 1  # levels of a message
 MAX_COUNT: Final = (1 << 53) - 1
 """Largest number of tokens: every JSON reader and the store's sums can represent it."""
 MAX_DOLLARS: Final = 1e9
@@ -21,30 +22,27 @@ _DIGITS: Final = 15
 
 
 def message_of(content: bytes) -> Json | None:
-    """Return the object in a line; None if it is no JSON, no object, or nested too deeply."""
+    """Return the object in a line; None if it is none, or has a value that may not enter.
+
+    An integer of more than 64 bits, which a model may write, is replaced by its text, because the
+    rest of the message counts: it may be the end of a turn.
+    """
     try:
-        message: Any = msgspec.json.decode(content)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        message = parse(content)
+        if not isinstance(message, dict):
+            return None
+        fields = cast("Json", message)
+        if not is_fit(fields, ENVELOPE):
+            fields = json.loads(content, parse_int=_integer)
+            check_values(fields, envelope=ENVELOPE)
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(message, dict):
-        return None
-    fields = cast("Json", message)
-    brackets = content.count(b"[") + content.count(b"{")
-    return None if brackets > MAX_DEPTH and _is_deep(fields) else fields
+    return fields
 
 
-def _is_deep(message: Json) -> bool:
-    level: list[Json | list[Any]] = [message]
-    for _ in range(MAX_DEPTH):
-        level = [
-            cast("Json | list[Any]", inner)
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
+def _integer(digits: str) -> int | str:
+    fits = len(digits) <= len(str(MIN_INTEGER)) and MIN_INTEGER <= int(digits) <= MAX_INTEGER
+    return int(digits) if fits else digits
 
 
 def word(value: object) -> str:

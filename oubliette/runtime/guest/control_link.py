@@ -14,9 +14,16 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
-from oubliette.errors import DeadlineExceeded, OublietteError, ProtocolViolation, Unavailable
+from oubliette.errors import (
+    DeadlineExceeded,
+    InvalidParameter,
+    OublietteError,
+    ProtocolViolation,
+    Unavailable,
+)
 from oubliette.failpoints import failpoint
 from oubliette.incontainer import wire
+from oubliette.json_values import parse_object
 from oubliette.runtime.guest import dial as dialing
 from oubliette.runtime.guest.errors import (
     CommandFailed,
@@ -42,8 +49,6 @@ MAX_UNREAD: Final = 64 * 1024  # bytes of a connection that wait here for their 
 MAX_EVENTS: Final = 1000  # events that an iterator may leave unread before the link is closed
 
 _encoder: Final = msgspec.json.Encoder()
-_events: Final = msgspec.json.Decoder(GuestEvent)
-_answers: Final = msgspec.json.Decoder(CommandAnswer)
 
 
 class ControlLink:
@@ -167,10 +172,10 @@ class ControlLink:
         try:
             while True:
                 self._line(await dialing.read_line(self._reader))
+        except (msgspec.MsgspecError, InvalidParameter) as error:
+            reason = ProtocolViolation(f"the guest sent what is no message of ours: {error}")
         except OublietteError as error:
             reason = error
-        except msgspec.MsgspecError as error:
-            reason = ProtocolViolation(f"the guest sent what is no message of ours: {error}")
         except Exception as error:  # of `on_event`: a lost event is worse than a lost link
             reason = LinkClosed(f"an event of the guest could not be taken: {error!r}")
         self._end(reason)
@@ -179,11 +184,11 @@ class ControlLink:
     def _line(self, line: bytes) -> None:
         failpoint("host.line")
         # Events and answers are distinguished by their field, so that both may get more fields.
-        kind = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-        if "event" in kind:
-            self._publish(_events.decode(line))
+        message = parse_object(line)
+        if "event" in message:
+            self._publish(msgspec.convert(message, GuestEvent))
             return
-        answer = _answers.decode(line)
+        answer = msgspec.convert(message, CommandAnswer)
         future = self._waiting.pop(answer.id, None)
         if future is not None and not future.done():
             future.set_result(answer)

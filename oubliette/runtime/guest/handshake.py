@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oubliette.errors import ProtocolViolation
+from oubliette.errors import InvalidParameter, ProtocolViolation
 from oubliette.incontainer import wire
+from oubliette.json_values import parse_object
 from oubliette.runtime.guest import dial as dialing
 from oubliette.runtime.guest.errors import GuestImpostor, GuestRefused, VersionMismatch
 from oubliette.runtime.guest.messages import Hello
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
 
 NO_COMMON_VERSION: Final = "no common version"  # sent by a guest that has none of our versions
-
-_hello: Final = msgspec.json.Decoder(Hello)
 
 
 async def handshake(
@@ -54,12 +53,12 @@ async def handshake(
     writer.write(wire.encode_json(proof))
     ours = f"this server speaks {wire.PROTOCOL_MIN} to {wire.PROTOCOL_MAX}"
     try:
-        hello = _hello.decode(await dialing.read_line(reader))
+        hello = msgspec.convert(parse_object(await dialing.read_line(reader)), Hello)
     except GuestRefused as error:
         if error.reason == NO_COMMON_VERSION:
             raise VersionMismatch(f"it speaks another version of the protocol, {ours}") from error
         raise
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, InvalidParameter) as error:
         raise ProtocolViolation(f"the guest's hello cannot be read: {error}") from error
     low, high = hello.versions
     if high < wire.PROTOCOL_MIN or low > wire.PROTOCOL_MAX:

@@ -7,12 +7,13 @@ the process. Nothing is lost.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypeAlias
 
 import msgspec
 
 from oubliette.errors import InvalidParameter, ProtocolViolation
 from oubliette.incontainer import wire
+from oubliette.json_values import parse_object
 from oubliette.runtime.guest import dial as dialing
 from oubliette.runtime.guest.errors import GuestRefused, LinkClosed
 from oubliette.runtime.guest.messages import Exit
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 Stream: TypeAlias = Literal[1, 2]
 STDOUT: Stream = 1
 STDERR: Stream = 2
+MAX_NUMBER: Final = 2**62
+"""Largest offset: those behind any output after it are still numbers of 64 bits."""
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -56,13 +59,11 @@ class Eof(msgspec.Struct, frozen=True):
 
 class _GapPayload(msgspec.Struct, frozen=True):
     stream: Stream
-    next: int
+    next: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 
 
 StreamItem: TypeAlias = Output | StdinOk | Gap | Eof | Exit
 
-_gap = msgspec.json.Decoder(_GapPayload)
-_exit = msgspec.json.Decoder(Exit)
 _ERROR = wire.ERROR.encode()
 
 
@@ -100,14 +101,14 @@ class ProcessStream:
         try:
             # The head is kept until its payload has arrived: a read may be cancelled in between.
             kind, n, length = await self._frame_head()
-            if kind not in wire.FRAME_KINDS or length > wire.MAX_FRAME:
-                raise ProtocolViolation(f"no frame of ours: kind {kind}, {length} bytes")
+            if kind not in wire.FRAME_KINDS or length > wire.MAX_FRAME or n > MAX_NUMBER:
+                raise ProtocolViolation(f"no frame of ours: kind {kind}, {length} bytes, n {n}")
             payload = await self._reader.readexactly(length) if length else b""
             self._head = None
             return self._item(kind, n, payload)
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise LinkClosed("the link ended before the process did") from error
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, InvalidParameter) as error:
             raise ProtocolViolation(f"a frame cannot be read: {error}") from error
 
     async def _frame_head(self) -> tuple[int, int, int]:
@@ -131,11 +132,11 @@ class ProcessStream:
         if kind == wire.EOF and n in {1, 2}:
             return Eof(STDOUT if n == 1 else STDERR)
         if kind == wire.GAP:
-            gap = _gap.decode(payload)
+            gap = msgspec.convert(parse_object(payload), _GapPayload)
             return Gap(gap.stream, n, gap.next)
         if kind == wire.EXIT:
             self._over = True
-            self.exit = _exit.decode(payload)
+            self.exit = msgspec.convert(parse_object(payload), Exit)
             return self.exit
         raise ProtocolViolation(f"a frame of kind {kind} goes the other way")
 

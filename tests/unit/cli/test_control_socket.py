@@ -109,6 +109,24 @@ async def test_what_callers_do_is_not_done_here(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("opened")
+async def test_values_that_could_not_be_sent_are_refused_and_the_link_goes_on(home: Path) -> None:
+    answers = await raw(
+        home,
+        b'{"id": 18446744073709551616, "verb": "status"}\n',
+        b'{"id": 1, "verb": "call", "tool": ' + b"[" * 900 + b"]" * 900 + b"}\n",
+        b'{"id": 2, "verb": "call", "tool": "project_list", "arguments": {"limit": 1e19}}\n',
+        b'{"id": 3, "verb": "status"}\n',
+    )
+    assert [answer["id"] for answer in answers] == [None, 1, 2, 3]
+    assert [answer.get("error", {}).get("field") for answer in answers] == [
+        "id",
+        "tool",
+        "limit",
+        None,
+    ]
+
+
+@pytest.mark.usefixtures("opened")
 async def test_only_the_owner_may_open_it(home: Path) -> None:
     assert stat.S_IMODE((home / "control.sock").stat().st_mode) == 0o600
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.errors import InvalidParameter
-from oubliette.tool_params.validation import MAX_DEPTH, check_values, decode
+from oubliette.json_values import MAX_DEPTH, check_values
+from oubliette.tool_params.validation import decode
 from oubliette.tools.registry import TABLE
 
 PROJECT, SESSION = "proj_11111111111111111111111111", "gogol_11111111111111111111111111"

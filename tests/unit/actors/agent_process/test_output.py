@@ -255,3 +255,26 @@ def test_no_events_make_no_portion():
 def test_a_turn_that_is_too_long_to_be_read_again_is_acknowledged_to_its_end(lag: int, ack: int):
     event = AgentEvent(type="message", data={}, end_offset=lag, ordinal=0, ack_offset=0)
     assert ack_of(event) == ack
+
+
+def test_what_the_adapter_of_a_package_has_not_checked_is_replaced_by_the_reason():
+    class Careless(FakeAdapter):
+        def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
+            return [
+                AgentEvent(
+                    type="tool_call",
+                    data={"call_id": "c", "arguments": {"x": 2**64}},
+                    end_offset=offset + len(data),
+                    ordinal=0,
+                    ack_offset=offset + len(data),
+                )
+            ]
+
+    half = OutputHalf(0, 0)
+    half.begin(Careless(), 0)
+    half.read(b"one\n", 0)
+    portion = half.portion("proc_x")
+    assert portion is not None
+    (item,) = portion.items
+    raw = "arguments.x: an integer of more than 64 bits"
+    assert (item.type, item.data) == ("system", {"raw": raw})

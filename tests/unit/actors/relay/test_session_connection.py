@@ -108,6 +108,11 @@ async def test_requests_reach_the_session_in_order(scene: Scene) -> None:
         (b'{"id":true,"method":"ping"}', -32600),
         (b'{"id":1,"method":7}', -32600),
         (b'{"id":1,"method":"ping","params":[]}', -32602),
+        (b'{"id":18446744073709551616,"method":"ping"}', -32600),
+        (b'{"id":1,"method":"ping","params":{"x":{"y":18446744073709551616}}}', -32602),
+        (b'{"id":1,"method":"ping","params":{"x":["\\ud800"]}}', -32602),
+        (b'{"id":1,"method":"ping","params":{"x":1e400}}', -32602),
+        (b'{"id":1,"method":"ping","params":{"x":' + b"[" * 900 + b"]" * 900 + b"}}", -32602),
     ],
 )
 async def test_what_is_no_request_is_answered_with_an_error_and_goes_no_further(

@@ -91,6 +91,38 @@ async def test_the_tools_of_a_server_in_the_process_are_forwarded(no_leaked_task
         assert "a" in await refusal(add, {"a": "x"})
 
 
+@pytest.mark.parametrize(
+    "default", [2**64, [[[]]] * 2**20, "\ud800", float("inf")], ids=["int", "many", "half", "inf"]
+)
+async def test_a_tool_whose_schema_could_not_be_sent_is_refused_by_its_name(default: Any):
+    class Odd(PreparedTool):
+        name = "odd"
+        description = "Odd."
+        input_schema = {"type": "object", "properties": {"x": {"default": default}}}
+
+        async def run(self, arguments: dict[str, Any], call: Call) -> Any:
+            return None
+
+    with pytest.raises(BadTool, match=r"inputSchema"):
+        tool_table([Odd()])
+
+
+async def test_what_a_server_answers_can_be_sent_or_is_refused(no_leaked_tasks):
+    server = MCPServer("odd")
+
+    @server.tool()
+    def number() -> dict[str, Any]:
+        return {"n": [2**64]}
+
+    @server.tool()
+    def fail() -> str:
+        raise ToolError("no" * 100_000)
+
+    async with opened(mcp(server)) as table:
+        assert "n[0]: an integer of more than 64 bits" in await refusal(table["number"], {})
+        assert len(await refusal(table["fail"], {})) <= 64 * 1024
+
+
 async def test_progress_and_cancellation_are_forwarded(no_leaked_tasks):
     shown: list[str] = []
     working = asyncio.Event()

@@ -134,6 +134,8 @@ async def test_nothing_is_told_to_who_does_not_hold_the_key(host: StandIn) -> No
         (b"x" * (3 << 20), LinkClosed),
         ({**HELLO, "versions": [2, 3]}, GuestRefused),
         ({**HELLO, "procs": [{"id": 1}]}, ProtocolViolation),
+        ({**HELLO, "pid": 2**64}, ProtocolViolation),
+        (b'{"a":' * 900 + b"1" + b"}" * 900 + b"\n", ProtocolViolation),
     ],
 )
 async def test_a_hello_that_is_none_is_an_error_that_says_so(
@@ -200,6 +202,15 @@ async def test_a_request_without_answer_ends_in_time_and_a_late_answer_is_droppe
             await link.request("slow", {}, timeout=0.05)
         host.writers[0].write(wire.encode_json({"id": 1, "ok": {}}))
         assert await link.request("quick", {}) == {"fine": True}
+
+
+async def test_an_event_with_a_value_that_may_not_enter_ends_the_link(host: StandIn) -> None:
+    heard: list[Any] = []
+    async with await connect(host, on_event=heard.append) as link, asyncio.timeout(5):
+        event = {"event": "exited", "proc": "p", "exit": {"code": 2**64}}
+        host.writers[0].write(wire.encode_json(event))
+        assert isinstance(await link.closed(), ProtocolViolation)
+    assert heard == []
 
 
 async def test_requests_in_flight_fail_when_the_link_ends(host: StandIn) -> None:
@@ -320,6 +331,9 @@ async def test_every_frame_becomes_what_it_means(host: StandIn) -> None:
         (frame(wire.GAP, 1, b"{}"), ProtocolViolation),
         (frame(wire.GAP, 1, b'{"stream": 7, "next": 1}'), ProtocolViolation),
         (frame(wire.EXIT, 0, b"nothing"), ProtocolViolation),
+        (frame(wire.EXIT, 0, b'{"code": 18446744073709551616}'), ProtocolViolation),
+        (frame(wire.GAP, 1, b'{"stream": 1, "next": 18446744073709551615}'), ProtocolViolation),
+        (frame(wire.STDOUT, 2**64 - 1, b"x"), ProtocolViolation),
     ],
 )
 async def test_streams_that_break_the_protocol_are_errors(

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from oubliette import json_values
+
 SessionStatus = Literal["created", "running", "idle", "completed", "failed", "timed_out"]
 TERMINAL: Final = frozenset({"completed", "failed", "timed_out"})
 
@@ -288,6 +290,32 @@ class Event(Record, frozen=True):
     """With `principal`, the caller that receives it."""
     source: str | None = None
     """`{process}:{offset}:{ordinal}` of the output it was read from; unique within the session."""
+
+    def sendable(self) -> Event:
+        """Return the event as it can be sent to everybody.
+
+        That is by reference if an earlier release has stored what may not enter any more.
+        """
+        if json_values.is_fit(self.data):
+            return self
+        return self.by_reference(json_values.size(self.data))
+
+    def by_reference(self, size: int) -> Event:
+        """Return the event with a reference, by which `event_read` finds it, for its `size` bytes.
+
+        Of a request it keeps enough to refuse it without reading it.
+        """
+        kept = {key: self.data[key] for key in _KEPT.get(self.type, ()) if key in self.data}
+        if not json_values.is_fit(kept):
+            kept = {"request_id": str(kept.get("request_id"))}
+        ref = {"session_id": self.session_id, "index": self.index}
+        return msgspec.structs.replace(self, data={**kept, "ref": ref, "size": size})
+
+
+_KEPT: Final = {
+    "caller_tool_request": ("request_id", "tool"),
+    "permission_request": ("request_id", "asks_for", "deadline", "ancestry"),
+}
 
 
 class CallerRequest(Record, frozen=True):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 
 import pytest
 
+from oubliette.runtime.files.home import DATABASE
+from oubliette.testing.server import ServerProcess
+from tests.system.site import Site
 from tests.system.wire_client import WireClient
 
 pytestmark = [pytest.mark.anyio, pytest.mark.whole]
@@ -55,3 +60,38 @@ async def test_what_an_agent_sends_by_its_link_is_refused_with_the_reason(site):
                 assert "error" not in answer
         asked = await caller.event("caller_tool_request", session_id=agent.session_id)
         assert json.dumps(asked["arguments"]["x"]) == "[" * 64 + "]" * 64
+
+
+async def test_an_event_of_an_old_database_that_cannot_be_sent_comes_by_reference(zygote):
+    async with ServerProcess(zygote=zygote) as server:
+        await server.start()
+        key = server.token("write")
+        site = Site(server)
+        async with site.eyes:
+            await site.open()
+            async with site.caller("http-auto", token=key, tools=TOOLS) as caller:
+                await caller.listen()
+                agent = await site.spawn(caller, 'call myapp_wait {"x": 5}')
+                await agent.outcome()
+        await server.stop()
+        with contextlib.closing(sqlite3.connect(server.home / DATABASE)) as database, database:
+            changed = database.execute(
+                "UPDATE events SET data = replace(data, '\"x\":5', '\"x\":18446744073709551616')"
+                " WHERE type IN ('caller_tool_request', 'tool_call')"
+            )
+            assert changed.rowcount == 2
+        await server.start()
+        site = Site(server)
+        async with site.caller("http-auto", token=key) as caller:
+            await caller.listen(after=0, observe=True)
+            called = await caller.event("tool_call")
+            assert called["ref"] == {"session_id": agent.session_id, "index": called["index"]}
+            assert (await caller.whole(called))["arguments"] == {"x": 2**64}
+            await caller.event("completion")
+            page = await caller.call("session_events", session_id=agent.session_id)
+            assert [each["type"] for each in page["events"] if "ref" in each] == [
+                "tool_call",
+                "caller_tool_request",
+            ]
+            await caller.call("session_message", session_id=agent.session_id, message="say b")
+            await caller.event("completion", after=caller.events.index(called) + 2)

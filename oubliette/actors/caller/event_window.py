@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-import msgspec
+from oubliette import json_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,12 +16,10 @@ MAX_EVENTS: Final = 1000
 MAX_BYTES: Final = 4 * 1024 * 1024
 _FIXED: Final = 64  # bytes of an event besides its data, roughly
 
-_encode = msgspec.msgpack.Encoder().encode
-
 
 def size_of(event: Event) -> int:
     """Return roughly how many bytes an event takes, in memory and on the wire."""
-    return len(_encode(event.data)) + _FIXED
+    return json_values.size(event.data) + _FIXED
 
 
 class RecentEvents:

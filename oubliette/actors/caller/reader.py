@@ -60,6 +60,6 @@ async def events_of(
     for request in requests if head else ():
         event = await reader.event(request.session_id, request.event_index)
         if event is not None and event.seq <= head:
-            found.append(event)
+            found.append(event.sendable())
     found.sort(key=lambda event: event.seq)
     return found

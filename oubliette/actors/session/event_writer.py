@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
+from oubliette import json_values
 from oubliette.records import Event, Session
 from oubliette.runtime.store.operations import AppendEvents, Op, PutSession
 
@@ -198,5 +199,5 @@ def _weight(event: Event) -> int:
         if isinstance(value, str):
             size += len(value)
         elif isinstance(value, dict | list):
-            size += len(msgspec.json.encode(value))
+            size += json_values.size(cast("Any", value))
     return size

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oubliette import json_values
 from oubliette.tools.schema.views import event_view
 
 if TYPE_CHECKING:
@@ -19,11 +20,8 @@ MAX_STREAMED: Final = 900_000
 MAX_POLLED: Final = 380_000
 """Maximum bytes of data requested for one result, which contains them twice."""
 _REQUEST: Final = "caller_tool_request"
-_KEPT: Final = {
-    _REQUEST: ("request_id", "tool"),
-    "permission_request": ("request_id", "asks_for", "deadline", "ancestry"),
-}
-"""Fields of a request that is sent by reference: enough to refuse it without reading it."""
+
+_UNENCODABLE: Final = (RecursionError, TypeError, ValueError)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,21 +42,9 @@ def as_data(event: Event, *, redelivered: bool = False) -> dict[str, Any]:
     return event_view(event, whole=True)
 
 
-def as_reference(event: Event, size: int) -> dict[str, Any]:
+def as_reference(event: Event) -> dict[str, Any]:
     """Return the substitute for an event that is too large; `event_read` reads it in pieces."""
-    data: dict[str, Any] = {
-        "type": event.type,
-        "session_id": event.session_id,
-        "index": event.index,
-        "seq": event.seq,
-        "ts": event.ts,
-        "version": event.version,
-        "ref": {"session_id": event.session_id, "index": event.index},
-        "size": size,
-    }
-    kept = _KEPT.get(event.type, ())
-    data.update({key: event.data[key] for key in kept if key in event.data})
-    return data
+    return as_data(event.by_reference(json_values.size(event.data)))
 
 
 def frame(data: dict[str, Any], logger: str) -> bytes:
@@ -75,10 +61,11 @@ def frame(data: dict[str, Any], logger: str) -> bytes:
 def event_frame(event: Event, *, redelivered: bool = False) -> bytes:
     """Return an event of the log as one server-sent event; by reference if it is too large."""
     logger = TOOL_LOGGER if event.type == _REQUEST else SESSION_LOGGER
-    whole = frame(as_data(event, redelivered=redelivered), logger)
-    if len(whole) <= MAX_STREAMED:
-        return whole
-    return frame(as_reference(event, len(encode(event.data))), logger)
+    try:
+        whole = frame(as_data(event, redelivered=redelivered), logger)
+    except _UNENCODABLE:
+        return frame(as_reference(event), logger)
+    return whole if len(whole) <= MAX_STREAMED else frame(as_reference(event), logger)
 
 
 def polled(
@@ -94,7 +81,7 @@ def polled(
         data = as_data(event, redelivered=event.seq in redelivered)
         cost = _cost(data)
         if cost > MAX_STREAMED:
-            data = as_reference(event, len(encode(event.data)))
+            data = as_reference(event)
             cost = _cost(data)
         room -= cost
         if found and room < 0:
@@ -104,5 +91,8 @@ def polled(
 
 
 def _cost(data: dict[str, Any]) -> int:
-    once = encode(data)
+    try:
+        once = encode(data)
+    except _UNENCODABLE:
+        return MAX_STREAMED + 1
     return len(once) + len(encode(once.decode("ascii", "replace")))

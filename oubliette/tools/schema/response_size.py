@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from oubliette.errors import InvalidParameter
+from oubliette.json_values import UNKNOWN_SIZE
 from oubliette.runtime.store.codec import encode
 
 if TYPE_CHECKING:
@@ -31,13 +33,19 @@ _SMALL: Final = 2_000
 
 
 def size(value: Any) -> int:
-    """Return the bytes of `value` as JSON."""
-    return len(encode(value))
+    """Return the bytes of `value` as JSON; roughly, if it has no such form."""
+    try:
+        return len(encode(value))
+    except InvalidParameter:
+        return UNKNOWN_SIZE
 
 
 def cost(value: Any) -> int:
     """Return the bytes of `value` in a message: structured, and as text with its escapes."""
-    text = encode(value)
+    try:
+        text = encode(value)
+    except InvalidParameter:
+        return MAX_MESSAGE
     if len(text) <= _SMALL:
         return 3 * len(text)
     return len(text) + len(encode(text.decode()))

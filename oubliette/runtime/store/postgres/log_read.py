@@ -68,5 +68,5 @@ def read_on(connection: PostgresConnection, cursor: int) -> TailRead:
         size += len(row[4])
         if events and (len(events) >= MAX_EVENTS or size > MAX_BYTES):
             return TailRead(events, events[-1].seq, more=True, held=held)
-        events.append(event_of(tuple(row)))
+        events.append(event_of(tuple(row)).sendable())
     return TailRead(events, events[-1].seq if events else cursor, more=False, held=held)

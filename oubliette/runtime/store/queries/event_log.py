@@ -60,7 +60,7 @@ def event_of(row: tuple[Any, ...]) -> Event:
 
 
 def capped(rows: Rows, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
-    """Return rows up to the limits, but at least one; and whether there are more."""
+    """Return events of rows up to the limits, but at least one; and whether there are more."""
     events: list[Event] = []
     size = 0
     for row in rows:
@@ -68,7 +68,7 @@ def capped(rows: Rows, max_events: int, max_bytes: int) -> tuple[list[Event], bo
         if events and (len(events) >= max_events or size > max_bytes):
             rows.close()
             return events, True
-        events.append(event_of(row))
+        events.append(event_of(row).sendable())
     return events, False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from typing import TYPE_CHECKING
 
 from tests.git_hosts import GitHost
@@ -36,6 +37,8 @@ class LfsHost(GitHost):
     """A host that knows the contents in `contents`, by their SHA-256."""
 
     contents: dict[str, bytes]
+    silence: threading.Event | None = None
+    """While it is not set, contents are asked for in vain."""
 
     def keep(self, content: bytes, instead: bytes | None = None) -> str:
         """Keep a content, or send another one in its place; return the pointer to it."""
@@ -48,6 +51,8 @@ class LfsHost(GitHost):
         if request.path.endswith("/info/lfs/objects/batch"):
             self._batch(request)
         elif request.path.startswith("/contents/"):
+            if self.silence is not None:
+                self.silence.wait(60)
             body = self.contents[request.path.rpartition("/")[2]]
             _send(request, 200, "application/octet-stream", body)
         else:

@@ -2,6 +2,7 @@
 
 created → running ⇄ idle → completed | failed | timed_out
 
+A session becomes idle at once if its prompts are withdrawn before its agent is ready.
 A finished session may be resumed by a new message, unless `session_end` ended it. Nothing here does
 I/O: the SessionActor asks which steps are allowed, and performs them.
 """

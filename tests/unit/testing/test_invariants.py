@@ -93,7 +93,7 @@ WRONG = {
     "two sessions": (log(CREATED, {**IDLE, "session_id": "ses_2"}), "events of one session"),
     "seq": (log(CREATED, {**status("running", turn=1), "seq": 1}), "seqs of a log go up"),
     "first status": (log(IDLE), "first status is idle"),
-    "status": (log(CREATED, IDLE), "idle after created"),
+    "status": (log(CREATED, IDLE, CREATED), "created after idle"),
     "end": (log(CREATED, ENDED, status("failed")), "failed after completed"),
     "late": (log(CREATED, ENDED, {"type": "message"}), "finished session has no events of turns"),
     "two turns": (

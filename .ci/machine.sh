@@ -12,17 +12,17 @@ has_python() { # NAME: whether the user can make an environment with it
 
 apt() { apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"; }
 
-install_packages() {
+install_packages() { # `set -e` does not hold in what `quietly` runs
     export DEBIAN_FRONTEND=noninteractive
-    apt update -qq
-    apt install -y -qq bubblewrap git git-lfs docker.io podman catatonit runc make
+    apt update -qq &&
+        apt install -y -qq bubblewrap git git-lfs docker.io podman catatonit runc make || return 1
     if ! postgres; then # without a database that runs: each test makes its own
         mkdir -p /etc/postgresql-common
         echo 'create_main_cluster = false' >>/etc/postgresql-common/createcluster.conf
-        apt install -y -qq postgresql
+        apt install -y -qq postgresql || return 1
     fi
-    if lacks npm; then apt install -y -qq nodejs npm; fi
-    if ! has_python python3; then apt install -y -qq python3 python3-venv; fi
+    if lacks npm; then apt install -y -qq nodejs npm || return 1; fi
+    if ! has_python python3; then apt install -y -qq python3 python3-venv || return 1; fi
 }
 
 quietly() { # COMMAND...: its output only where it fails

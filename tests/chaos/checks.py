@@ -23,10 +23,13 @@ def read_logs(site: Site) -> dict[str, Log]:
     rows = site.query(
         "SELECT session_id, seq, idx, ts, type, version, data FROM events ORDER BY session_id, idx"
     )
-    for session, seq, index, ts, kind, version, data in rows:
+    for session, seq, index, ts, kind, version, stored in rows:
+        data = json.loads(bytes(stored))
+        if "version" in data:  # of the agent: `version` is that of the event
+            data["agent_version"] = data["version"]
         logs.setdefault(session, []).append(
             {
-                **json.loads(bytes(data)),
+                **data,
                 "type": kind,
                 "session_id": session,
                 "index": index,

@@ -5,6 +5,7 @@ Generated from what `tools/list` says, for every tool in it, over HTTP in both g
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -15,6 +16,7 @@ from tests.callers import HttpError, ToolFailed
 
 pytestmark = pytest.mark.anyio
 
+SETTINGS = {"callers.calls_per_second": 100_000, "callers.calls_burst": 10_000}
 TOOLS = sorted(TABLE)
 MEGABYTE = "x" * 1_000_000
 WRONG = {
@@ -32,18 +34,27 @@ BOTH = pytest.mark.parametrize("caller", ["http-auto", "http-legacy"], indirect=
 """For what the two generations might take in differently; what comes after that is one door."""
 
 
-@pytest.fixture
-async def caller(request, site):
-    """Somebody who may call everything."""
-    kind = getattr(request, "param", "http-auto")
-    async with site.caller(kind, token=site.principal("admin")) as caller:
-        yield caller
+@pytest.fixture(scope="module")
+async def callers(shared_site):
+    """Somebody who may call everything, in both generations, and the schemas that each is told."""
+    async with contextlib.AsyncExitStack() as stack:
+        made = {}
+        for kind in ("http-auto", "http-legacy"):
+            caller = shared_site.caller(kind, token=shared_site.principal("admin"))
+            await stack.enter_async_context(caller)
+            listed = await caller.ask("tools/list", {})
+            made[kind] = caller, {tool["name"]: tool["inputSchema"] for tool in listed["tools"]}
+        yield made
 
 
 @pytest.fixture
-async def schemas(caller):
-    listed = await caller.ask("tools/list", {})
-    return {tool["name"]: tool["inputSchema"] for tool in listed["tools"]}
+def caller(request, callers):
+    return callers[getattr(request, "param", "http-auto")][0]
+
+
+@pytest.fixture
+def schemas(caller, callers):
+    return next(schemas for each, schemas in callers.values() if each is caller)
 
 
 def plain(schema):
@@ -121,7 +132,7 @@ async def refusal(caller, name, arguments) -> str:
 
 
 @pytest.fixture(autouse=True)
-async def ask_tool(caller):
+def ask_tool(caller):
     """tools/call with anything as `arguments`; an error of either kind is raised."""
     missing = object()
 

@@ -78,7 +78,11 @@ ENGINE_POINTS = [
 ]
 
 
-@pytest.mark.parametrize("point", core(ENGINE_POINTS, POINTS + MORE_POINTS * SOAK))
+# Of the core, one before its agent runs, one in a call, one in the middle of its output.
+CORE_POINTS = ["container.launched@2", "session.caller_request@1", "session.agent_spoke@40"]
+
+
+@pytest.mark.parametrize("point", core(CORE_POINTS, POINTS + MORE_POINTS * SOAK))
 async def test_a_server_killed_at_a_failpoint_comes_back_with_everything(sandbox_server, point):
     """Nothing that was acknowledged is lost, nothing is told twice, no agent is left behind."""
     name, _, at = point.partition("@")

@@ -173,6 +173,7 @@ def limit_files(server: ServerProcess, size: int | None) -> None:
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
 
+@pytest.mark.whole
 async def test_a_full_disk_holds_everything_back_and_loses_nothing(server):
     """Writer pauses, /ready 503, writes refused, nothing unstored is told."""
     await server.start()

@@ -164,6 +164,7 @@ async def test_each_turn_of_a_session_is_fetched_as_a_commit(site, caller, there
     git(there, "fsck", "--strict")
 
 
+@pytest.mark.whole
 async def test_what_comes_later_is_fetched_without_what_is_there(site, caller, host, there) -> None:
     """Sessions of several workspaces, and the repository, are served together."""
     project = await site.new_project(repository={"url": host.url("shop")})
@@ -214,6 +215,7 @@ async def test_a_wrong_key_and_none_are_refused(site, caller, there) -> None:
         assert "Authentication failed" in ran.err or "could not read Username" in ran.err
 
 
+@pytest.mark.whole
 async def test_the_key_may_come_as_a_bearer(site, caller, host, there) -> None:
     project = await site.new_project(repository={"url": host.url("shop")})
     bearer = f"http.extraHeader=Authorization: Bearer {site.principal('read')}"
@@ -247,6 +249,7 @@ async def test_a_push_is_refused_with_the_way_to_merge(site, caller, host, tmp_p
     assert "session_merge" in ran.err, ran.err
 
 
+@pytest.mark.whole
 async def test_requests_are_in_the_audit_log(site, caller, oubliette, there) -> None:
     project = await site.new_project()
     await done(there, "ls-remote", address(site, project["id"], site.principal("read")))

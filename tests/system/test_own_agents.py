@@ -226,6 +226,7 @@ async def test_auto_selects_the_first_agent_that_the_program_passes(site):
         assert (await agent.event("completion"))["final_text"] == "You said hello"
 
 
+@pytest.mark.whole
 async def test_a_new_server_on_the_same_home_goes_on_with_the_conversation(home):
     site_of = Embedded(home, "best-effort")
     site_of.config = msgspec.structs.replace(

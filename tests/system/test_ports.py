@@ -181,6 +181,7 @@ async def test_a_link_lets_one_browser_in_and_is_valid_once(visit: Visit) -> Non
         assert (await client.get("/", headers={"cookie": value + "x"})).status_code == 401
 
 
+@pytest.mark.whole
 async def test_bodies_of_any_size_pass_both_ways(visit: Visit) -> None:
     body = os.urandom(5 << 20)
     async with visit.guest() as (_, client):
@@ -189,6 +190,7 @@ async def test_bodies_of_any_size_pass_both_ways(visit: Visit) -> None:
         assert seen["headers"]["content-length"] == str(len(body))
 
 
+@pytest.mark.whole
 async def test_an_answer_that_goes_on_is_passed_on_as_it_comes(visit: Visit) -> None:
     async with visit.guest() as (_, client):
         async with client.stream("GET", "/stream") as answer:

@@ -99,6 +99,7 @@ async def test_a_patch_makes_the_checkout_equal_to_the_workspace(site, tmp_path:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["fix.patch", "mine"]
 
 
+@pytest.mark.whole
 async def test_a_bundle_has_all_snapshots_for_plain_git(site, tmp_path: Path) -> None:
     mine = checkout(tmp_path / "mine")
     async with site.caller("http-auto") as caller:
@@ -124,6 +125,7 @@ async def test_changes_are_applied_to_a_checkout_as_a_whole(site, tmp_path: Path
     assert git(mine, "diff", "--cached") == ""
 
 
+@pytest.mark.whole
 async def test_ignored_files_stay_in_the_workspace_unless_asked_for(site, tmp_path: Path) -> None:
     folder = checkout(tmp_path / "mine")
     project = await site.new_project()

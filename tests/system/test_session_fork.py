@@ -113,6 +113,7 @@ async def test_a_session_that_runs_is_forked_at_its_last_finished_turn(site, cal
     await caller.call("session_interrupt", session_id=agent.session_id)
 
 
+@pytest.mark.whole
 async def test_a_first_turn_that_runs_has_nothing_to_fork_but_its_start(site, caller) -> None:
     project = await site.new_project()
     agent = await site.spawn(caller, "exec touch begun\nsleep 60", project_id=project["id"])
@@ -192,6 +193,7 @@ async def test_a_repeated_request_starts_no_second_fork(site, caller) -> None:
     assert "other arguments" in other["sessions"][0]["error"]["message"]
 
 
+@pytest.mark.whole
 async def test_files_that_no_snapshot_has_are_named(site, caller) -> None:
     project = await site.new_project()
     agent = await site.spawn(
@@ -209,6 +211,7 @@ async def test_files_that_no_snapshot_has_are_named(site, caller) -> None:
     assert told["missing_count"] == 1
 
 
+@pytest.mark.whole
 async def test_a_workspace_that_always_was_empty_is_forked_as_such(site, caller) -> None:
     project = await site.new_project(init_git=False)
     agent = await site.spawn(caller, "remember colour red", project_id=project["id"])
@@ -236,6 +239,7 @@ async def test_a_fork_is_forked_again(site, caller) -> None:
     assert "one" in found["final_response"]
 
 
+@pytest.mark.whole
 async def test_a_fork_works_where_workspaces_are_isolated(site, caller) -> None:
     _, agent = await two_turns(site, caller, workspace_isolation=True)
     done = await fork(caller, agent, "recall colour\nexec ls && cat one", at_turn=1)

@@ -35,6 +35,7 @@ async def spawn(site, caller, prompt, project=None, **more):
 # ---------------------------------------------------------------- idle
 
 
+@pytest.mark.whole
 async def test_an_idle_session_times_out_and_can_be_resumed(site, caller):
     """It idled out: it was not ended, so a message wakes it up."""
     agent = await spawn(site, caller, "remember n 5")

@@ -258,6 +258,7 @@ async def test_the_command_merges_and_shows_conflicts(site, caller, host, oublie
     assert nothing.err == "Nothing to merge: work has all that the session has changed.\n"
 
 
+@pytest.mark.whole
 async def test_a_program_merges(site, caller, host) -> None:
     project = await site.new_project(repository={"url": host.url("shop")})
     agent = await worked(site, caller, project, "echo 1 > one")
@@ -292,6 +293,7 @@ async def test_a_branch_is_pushed_where_the_project_consents(site, caller, host)
         await caller.call("session_push", session_id=agent.session_id, branch="fix/test")
 
 
+@pytest.mark.whole
 async def test_what_others_have_pushed_is_never_replaced(site, caller, host, tmp_path) -> None:
     project = await site.new_project(repository={"url": host.url("shop"), "push": True})
     there = host.receiving("shop")

@@ -266,6 +266,7 @@ async def test_a_call_that_may_have_been_carried_out_is_not_sent_again(site):
         assert site.calls == 2
 
 
+@pytest.mark.whole
 async def test_the_stack_may_be_closed_in_another_task(no_leaked_tasks):
     stack = AsyncExitStack()
     table = await opened_table([mcp(PROGRAM), mcp(a_server(), prefix="my_")], stack)

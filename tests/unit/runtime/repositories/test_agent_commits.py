@@ -91,6 +91,7 @@ async def test_an_agents_commits_come_to_the_branch_as_they_are(made) -> None:  
     assert left(site) == set()
 
 
+@pytest.mark.whole
 async def test_what_comes_later_is_merged_later(made) -> None:  # noqa: F811
     site = await made()
     work, other = await site.work("one"), await site.work("two")
@@ -107,6 +108,7 @@ async def test_what_comes_later_is_merged_later(made) -> None:  # noqa: F811
     assert {"other", "a"} <= site.files("work")
 
 
+@pytest.mark.whole
 async def test_a_rebase_keeps_authors_and_messages(made) -> None:  # noqa: F811
     site = await made()
     work, other = await site.work("one"), await site.work("two")
@@ -121,6 +123,7 @@ async def test_a_rebase_keeps_authors_and_messages(made) -> None:  # noqa: F811
     assert (await agent_merge(site, work, strategy="rebase")).up_to_date
 
 
+@pytest.mark.whole
 async def test_merges_of_an_agent_are_no_line_for_a_rebase(made) -> None:  # noqa: F811
     site = await made()
     work = await site.work("one")
@@ -136,6 +139,7 @@ async def test_merges_of_an_agent_are_no_line_for_a_rebase(made) -> None:  # noq
     assert (done.commits, done.fast_forward) == (3, True)
 
 
+@pytest.mark.whole
 async def test_what_conflicts_with_the_branch_is_data(made) -> None:  # noqa: F811
     site = await made()
     work, other = await site.work("one"), await site.work("two")

@@ -236,6 +236,7 @@ async def test_what_a_branch_has_already_is_not_merged_twice(made, strategy) -> 
     assert site.git("show", "work:lines") == "third\n2\n3\n4\ntwo"
 
 
+@pytest.mark.whole
 async def test_a_turn_can_be_named(made) -> None:
     site = await made()
     work = await site.work("one")
@@ -279,6 +280,7 @@ async def test_files_that_gitignore_names_stay_out(made) -> None:
     assert done.ignored_count == 5
 
 
+@pytest.mark.whole
 async def test_a_tracked_file_that_gitignore_names_is_merged(made, source) -> None:
     (source / ".gitignore").write_text("*.log\n")
     (source / "kept.log").write_text("1\n")
@@ -310,6 +312,7 @@ async def test_what_snapshots_cannot_have_stays_as_it_was(made, source) -> None:
     }
 
 
+@pytest.mark.whole
 async def test_files_are_stored_in_the_form_of_the_repository(made, source) -> None:
     """A checkout has other ends of lines, another encoding, and the names of contents."""
     (source / ".gitattributes").write_text(
@@ -338,6 +341,7 @@ async def test_files_are_stored_in_the_form_of_the_repository(made, source) -> N
     assert site.git("show", "work:bad") == "no such encoding"
 
 
+@pytest.mark.whole
 async def test_content_in_the_place_of_a_pointer_of_git_lfs_stays_out(made, source) -> None:
     (source / ".gitattributes").write_text("*.psd filter=lfs diff=lfs merge=lfs -text\n")
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize 9\n"
@@ -352,6 +356,7 @@ async def test_content_in_the_place_of_a_pointer_of_git_lfs_stays_out(made, sour
     assert "c" * 64 in site.git("show", "work:b.psd")
 
 
+@pytest.mark.whole
 async def test_content_of_git_lfs_that_nobody_has_changed_is_not_a_change(made, source) -> None:
     """Neither what a snapshot has, nor what is too large for it."""
     small, large = b"small\n", b"large\n" * 1000
@@ -372,6 +377,7 @@ async def test_content_of_git_lfs_that_nobody_has_changed_is_not_a_change(made, 
     assert site.git("show", "work:large.bin") == pointers["large.bin"].strip()
 
 
+@pytest.mark.whole
 async def test_a_branch_of_the_other_side_begins_where_it_was_fetched(made, source) -> None:
     site = await made()
     work = await site.work("one")
@@ -453,6 +459,7 @@ async def test_what_git_takes_for_an_attack_is_refused(made) -> None:
     assert (await work.merge(strategy="squash")).files == 1
 
 
+@pytest.mark.whole
 async def test_links_modes_and_names_are_merged_as_they_are(made) -> None:
     site = await made()
     work = await site.work("one")

@@ -67,6 +67,7 @@ async def test_workspaces_share_nothing_that_one_can_change(bench: Bench, host: 
     assert git(second, "branch", "--show-current").strip() == f"oubliette/{OTHER}"
 
 
+@pytest.mark.whole
 async def test_a_branch_and_a_depth_are_what_is_fetched(
     bench: Bench, host: GitHost, source: Path
 ) -> None:
@@ -161,6 +162,7 @@ async def test_what_cannot_be_cloned_is_said(bench: Bench, host: GitHost, tmp_pa
         await bench.clone(ProjectRepository(url=host.url("empty")))
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 async def test_a_certificate_has_to_be_trusted(
     bench: Bench, host: GitHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -192,6 +194,7 @@ async def test_ssh_asks_nothing_and_its_errors_are_understood(bench: Bench) -> N
             await bench.clone(ProjectRepository(url=url), protocols=("ssh",))
 
 
+@pytest.mark.whole
 async def test_a_repository_above_the_limit_is_refused(
     bench: Bench, host: GitHost, source: Path
 ) -> None:
@@ -288,6 +291,7 @@ async def with_submodule(access: Repositories, project: Project) -> Path:
     return made
 
 
+@pytest.mark.whole
 async def test_submodules_come_with_their_own_and_survive_the_move(
     bench: Bench, host: GitHost, source: Path, tmp_path: Path
 ) -> None:
@@ -310,6 +314,7 @@ async def test_submodules_come_with_their_own_and_survive_the_move(
     assert git(moved, "status", "--short") == ""
 
 
+@pytest.mark.whole
 async def test_a_submodule_that_cannot_be_fetched_is_named(
     bench: Bench, host: GitHost, source: Path, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ async def test_a_workspace_has_the_contents_and_git_takes_them_for_unchanged(
     assert [each for each in left if each != folder.name] == ["lfs", "repository.git"]
 
 
+@pytest.mark.whole
 @needs_lfs
 async def test_what_is_here_is_not_fetched_again(bench: Bench, host: LfsHost, source: Path) -> None:
     commit(source, {"a.bin": host.keep(CONTENT)})
@@ -108,6 +109,7 @@ async def test_the_credential_of_the_host_is_used_and_is_nowhere_afterwards(
                 assert b"hunter2" not in file.read(), name
 
 
+@pytest.mark.whole
 @needs_lfs
 async def test_without_a_credential_the_error_says_so(
     bench: Bench, host: LfsHost, source: Path
@@ -122,6 +124,7 @@ async def test_without_a_credential_the_error_says_so(
     assert {given for _, given in closed.requests} == {None}
 
 
+@pytest.mark.whole
 @needs_lfs
 async def test_another_server_that_the_repository_names_is_asked(
     bench: Bench, host: LfsHost, source: Path
@@ -175,6 +178,7 @@ async def test_content_that_is_not_what_its_name_says_is_refused(
     assert not list((bench.folder / PROJECT).glob("lfs/objects/*/*/*"))
 
 
+@pytest.mark.whole
 @needs_lfs
 async def test_content_that_the_server_does_not_have_is_an_error(
     bench: Bench, host: LfsHost, source: Path
@@ -185,6 +189,7 @@ async def test_content_that_the_server_does_not_have_is_an_error(
     assert "leave lfs out" in (missing.value.hint or "")
 
 
+@pytest.mark.whole
 async def test_contents_above_the_limit_are_not_asked_for(
     bench: Bench, host: LfsHost, source: Path
 ) -> None:
@@ -203,6 +208,7 @@ async def test_a_server_that_sends_more_than_it_said_is_cut_off(
         await workspace(bench, host, source, max_bytes=2_000_000)
 
 
+@pytest.mark.whole
 @needs_lfs
 async def test_a_server_that_does_not_answer_is_given_up(
     bench: Bench, host: LfsHost, source: Path
@@ -218,6 +224,7 @@ async def test_a_server_that_does_not_answer_is_given_up(
         host.silence.set()
 
 
+@pytest.mark.whole
 async def test_text_that_only_looks_like_a_pointer_stays(
     bench: Bench, host: LfsHost, source: Path
 ) -> None:
@@ -228,6 +235,7 @@ async def test_text_that_only_looks_like_a_pointer_stays(
     assert (folder / "text.bin").read_text() == "no pointer\n"
 
 
+@pytest.mark.whole
 async def test_a_server_without_git_lfs_says_what_to_install(
     bench: Bench, host: LfsHost, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,6 +174,7 @@ async def test_of_two_that_send_at_once_one_is_refused(
         await world.parts.publish(NAME, record)
 
 
+@pytest.mark.whole
 @settings(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

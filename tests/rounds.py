@@ -100,6 +100,10 @@ GATE: list[Line | tuple[Line, ...]] = [
 
 EVERYTHING = "bubblewrap,pykka-sdist,docker,podman,apple-standin,opencode,droid,node,root,postgres,ray,git-lfs"
 
+CHAOS = (
+    "tests/cluster/test_chaos.py::test_nothing_is_lost_with_the_process_of_a_node_and_the_database"
+)
+
 
 def whole(seed: int) -> list[Line | tuple[Line, ...]]:
     """Return the rounds of `.ci/all`, in the order that the seed gives."""
@@ -112,6 +116,7 @@ def whole(seed: int) -> list[Line | tuple[Line, ...]]:
         Line("demo", USER, 300, "make demo"),
         Line("whole", ROOT, 3600, tests=order, env={"OUBLIETTE_REQUIRE": EVERYTHING}, engines=True),
         Line("nodes", ROOT, 1500, "make test-cluster", engines=True),
+        Line("chaos", ROOT, 900, tests=(CHAOS,), env={"OUBLIETTE_SOAK": "1"}),
     ]
 
 

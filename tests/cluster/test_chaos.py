@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.anyio,
     pytest.mark.requires("ray"),
     pytest.mark.requires("postgres"),
+    pytest.mark.skipif(os.environ.get("OUBLIETTE_SOAK") != "1", reason="make soak has it"),
     pytest.mark.slow,
     pytest.mark.whole,
     # Ray, and what it was that was killed, leave sockets and processes to the collector.
@@ -43,7 +44,6 @@ async def test_nothing_is_lost_with_the_process_of_a_node_and_the_database() -> 
     assert await chaos(["kill node", "stop database"], seed=1, sessions=6) == []
 
 
-@pytest.mark.skipif(os.environ.get("OUBLIETTE_SOAK") != "1", reason="make soak has it")
 @pytest.mark.timeout(1200)
 async def test_nothing_is_lost_while_nodes_machines_and_the_database_fail() -> None:
     from tests.chaos.__main__ import KINDS, kinds_of

@@ -247,6 +247,7 @@ class Startup:
             spawn=system.spawn,
             forget_session=self._forget_session,
             offers=self._capabilities(),
+            look=self._folders.problem,
             nodes=None if self.node is None else self.node.open_homes(system, self._reader),
         )
 

@@ -42,7 +42,7 @@ class ProjectInfo(msgspec.Struct, frozen=True, kw_only=True):
     repository: RepositoryInfo | None = None
     """Repository that it was cloned from; None: it began empty."""
     problem: str | None = None
-    """Reason why no session can start in it, found at the last use; None: none is known."""
+    """Reason why its folders cannot be used; None: none is known."""
 
 
 class WaitInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,4 +105,4 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[WaitInfo, ...] = ()
     """Its waits now; empty in lists."""
     problem: str | None = None
-    """Reason why its workspace cannot be used, found at the last use; None: none is known."""
+    """Reason why its workspace cannot be used; None: none is known."""

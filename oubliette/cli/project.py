@@ -104,6 +104,12 @@ def list_projects(
             for each in projects
         ],
     )
+    for each in projects:
+        if each["problem"] is not None:
+            note(
+                f"{each['name']} ({each['id']}) cannot be used: {each['problem']};"
+                " remove what stands there, or delete the project"
+            )
 
 
 @app.command("create")

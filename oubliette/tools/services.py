@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,11 +19,12 @@ from oubliette.errors import NotFound
 from oubliette.kit import ActorDead, AskTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from oubliette.clock import Clock
     from oubliette.config.schema import Config
     from oubliette.kit import Message, Ref
+    from oubliette.records import Project
     from oubliette.runtime.audit_log import AuditLog
     from oubliette.runtime.containers.images import Imaging
     from oubliette.runtime.store.operations import Commit, Op, Result
@@ -108,6 +110,9 @@ class ToolServices:
     """Serves `caller_listen` (`ListenService`); None until the front is started."""
     port_address: Callable[[str], str] | None = None
     """Name of an open port → its address for browsers; None: nothing is served over HTTP."""
+    look: Callable[[Project, Iterable[str]], str | None] | None = None
+    """Looks at the folders of a project and some of its workspaces (`Folders.problem`); it blocks.
+    None: this process has no folders."""
     nodes: HomeNodes | None = None
     """Machines of the cluster; None: this one is the only one."""
     _owned: dict[str, SessionOwnership] = field(default_factory=dict[str, SessionOwnership])
@@ -142,7 +147,7 @@ class ToolServices:
     async def problem_of(self, project_id: str, workspace_id: str | None = None) -> str | None:
         """Return why a project, or one of its workspaces, cannot be used; None: nothing is known.
 
-        A project that is not open stays so.
+        A project that is not open stays so; its folders are looked at, and nothing is made.
         """
         if self.find_actor("projects") is None:
             return None  # the command line reads a database
@@ -150,9 +155,32 @@ class ToolServices:
         try:
             return await project.ask(GetProblem(workspace_id=workspace_id), PROBLEM_SECONDS)
         except ActorDead as error:
-            return error.reason
+            if error.reason is not None:
+                return error.reason
         except AskTimeout as error:
             return error.message
+        record = await self.reader.project(project_id)
+        if record is None:
+            return None
+        if workspace_id is not None:
+            return (await self.problems_of([(record, [workspace_id])])).get(project_id)
+        known = await self.reader.workspaces(project_id)
+        return (await self.problems_of([(record, [each.id for each in known])])).get(project_id)
+
+    async def problems_of(
+        self, projects: Sequence[tuple[Project, Sequence[str]]]
+    ) -> dict[str, str]:
+        """Return why the folders of projects and of these workspaces cannot be used, by project.
+
+        They are looked at as they are; nothing is made, and no project is opened.
+        """
+        look = self.look
+        if look is None:
+            return {}
+        found = await asyncio.to_thread(
+            lambda: {project.id: look(project, workspaces) for project, workspaces in projects}
+        )
+        return {project_id: reason for project_id, reason in found.items() if reason is not None}
 
     async def caller_ref(self, principal: str, caller_id: str) -> Ref:
         """Return the running CallerActor of this caller; start it if necessary."""

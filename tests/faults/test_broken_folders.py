@@ -205,3 +205,56 @@ async def test_a_project_that_is_opened_on_a_full_disk_is_used_once_there_is_roo
                 ballast.unlink()
                 await caller.turns_done(await caller.run(project, "say hi"))
                 assert await server.stop() == 0
+
+
+BROKEN = {
+    "a file for the workspaces": ("workspaces", lambda path: path.write_text("x")),
+    "a FIFO for a workspace": ("workspaces/{}", os.mkfifo),
+    "a link for shared data": ("workspaces/{}/.rlm-context", lambda path: path.symlink_to("away")),
+    "a file for .factory": (".factory", lambda path: path.write_text("x")),
+    "a folder for opencode.json": ("opencode.json", lambda path: path.joinpath("in").mkdir(parents=True)),
+}  # fmt: skip
+
+
+@pytest.mark.whole
+async def test_of_twenty_projects_five_are_broken_and_the_others_are_served(
+    server: ServerProcess,
+) -> None:
+    await server.start()
+    async with Hostile(server) as caller:
+        sound = [await caller.make(f"sound {number}") for number in range(15)]
+        broken = {await caller.make(case): case for case in BROKEN}
+        projects = (await caller.call("project_list", limit=100))["projects"]
+        default = {each["id"]: each["default_workspace_id"] for each in projects}
+        assert not any(each["problem"] for each in projects)
+        assert await server.stop() == 0
+        for project, case in broken.items():
+            path, put = BROKEN[case]
+            place = server.home / "projects" / project / path.format(default[project])
+            place.rename(place.with_name("was"))
+            put(place)
+        await server.start()
+        await caller.listen()
+
+        def command(*words: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-m", "oubliette", *words, "--home", str(server.home)],
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+
+        listed = (await caller.call("project_list", limit=100))["projects"]
+        told = {each["id"]: each["problem"] for each in listed if each["problem"]}
+        assert told.keys() == broken.keys()
+        said, doctor = command("project", "list").stderr, command("doctor", "--quick").stdout
+        for project, reason in told.items():
+            assert f"{broken[project]} ({project}) cannot be used: {reason}; remove" in said
+            assert f"{broken[project]} ({project}) cannot be used: {reason}" in doctor
+            assert (await caller.call("project_get", project_id=project))["problem"] == reason
+            with pytest.raises(ToolFailed, match="the workspace cannot be used") as refused:
+                await caller.run(project, "say hi")
+            assert reason in str(refused.value)
+        for session in [await caller.run(project, "say hi") for project in sound]:
+            await caller.turns_done(session)

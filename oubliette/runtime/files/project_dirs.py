@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
+from oubliette.config.agent_config import AgentConfig
 from oubliette.errors import ConfigError, RuntimeFailure
 from oubliette.runtime.agents.config_views import views
 from oubliette.runtime.files import git_identity, new_workspaces, safe_files
 from oubliette.runtime.files.agent_configs import AgentConfigs
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Generator, Mapping
+    from collections.abc import Container, Generator, Iterable, Mapping
     from pathlib import Path
 
     from oubliette.records import Project
@@ -173,6 +174,24 @@ class Folders:
             ):
                 safe_files.make(places, workspace_id, project.uid)
                 safe_files.link(root, CONTEXT, _context_of(workspace_id), project.uid)
+
+    def problem(self, project: Project, workspaces: Iterable[str]) -> str | None:
+        """Return why folders of a project cannot be used, by looking alone.
+
+        None: they can, or are missing and can be made.
+        """
+        folders = ["workspaces", *(f"workspaces/{each}/{CONTEXT}" for each in workspaces)]
+        try:
+            with safe_files.opened(self.projects) as top:
+                for path in (*folders, ".factory"):
+                    safe_files.check(top, f"{project.id}/{path}", folder=True)
+                for path in ("metadata.json", *views(AgentConfig())):
+                    safe_files.check(top, f"{project.id}/{path}", folder=False)
+        except RuntimeFailure as error:
+            return error.message
+        except OSError as error:
+            return str(error)
+        return None
 
     def has_workspace(self, project_id: str, workspace_id: str) -> bool:
         """Return whether something stands in a workspace's place."""

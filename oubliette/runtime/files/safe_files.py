@@ -85,6 +85,28 @@ def make(parent: int, name: str, uid: int, mode: int = 0o755) -> None:
         pass
 
 
+def check(parent: int, path: str, *, folder: bool) -> None:
+    """Look whether a folder, or else a file, can be in this place; what is missing can be made.
+
+    Raises:
+        RuntimeFailure: as `make` and `write_below` would, and the disk's own errors.
+    """
+    *parents, name = PurePosixPath(path).parts
+    with contextlib.ExitStack() as stack:
+        for each in parents:
+            if not exists(parent, each):
+                return
+            parent = stack.enter_context(inner(parent, each, create=False))
+        try:
+            found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        if folder:
+            stack.enter_context(inner(parent, name, create=False))
+        elif stat.S_ISDIR(found.st_mode):
+            raise _not_written(name, os.strerror(errno.EISDIR))
+
+
 def link(parent: int, name: str, target: str, uid: int = -1) -> None:
     """Make the symbolic link `name` in `parent`, unless the name exists.
 
@@ -162,10 +184,14 @@ def write(folder: int, name: str, data: bytes, mode: int, uid: int = -1) -> None
     except OSError as error:
         with contextlib.suppress(OSError):
             remove(folder, temporary)
-        raise RuntimeFailure(
-            f"{name!r} cannot be written: {error.strerror}",
-            hint="something that is no file may stand in its place; remove it",
-        ) from error
+        raise _not_written(name, str(error.strerror)) from error
+
+
+def _not_written(name: str, reason: str) -> RuntimeFailure:
+    return RuntimeFailure(
+        f"{name!r} cannot be written: {reason}",
+        hint="something that is no file may stand in its place; remove it",
+    )
 
 
 def write_below(folder: int, path: str, data: bytes, mode: int, uid: int = -1) -> None:

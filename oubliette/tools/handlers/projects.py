@@ -29,6 +29,8 @@ from oubliette.tools.services import project_not_found
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from oubliette import records
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
@@ -324,14 +326,26 @@ async def project_list(
             and (params.cursor is None or project.id > params.cursor)
             else ()
         )
+        problems = await _problems(services, found)
         return ProjectPage(
-            projects=tuple(project_view(each, containers) for each in found), next_cursor=None
+            projects=tuple(
+                project_view(each, containers, problem=problems.get(each.id)) for each in found
+            ),
+            next_cursor=None,
         )
     page, containers = await services.reader.projects_with_containers(
         params.name_contains, params.limit, params.cursor
     )
-    views, _, cut = fitting(project_view(each, containers, short=True) for each in page.records)
+    problems = await _problems(services, page.records)
+    views, _, cut = fitting(
+        project_view(each, containers, short=True, problem=problems.get(each.id))
+        for each in page.records
+    )
     return ProjectPage(projects=tuple(views), next_cursor=views[-1].id if cut else page.next_cursor)
+
+
+async def _problems(services: ToolServices, projects: Iterable[records.Project]) -> dict[str, str]:
+    return await services.problems_of([(each, [each.default_workspace_id]) for each in projects])
 
 
 @tool(ProjectOne, ProjectView, scope="read", read_only=True)

@@ -21,7 +21,7 @@ MAX_EVENT: Final = response_size.MAX_PARTS - 1000
 
 Problem = Annotated[
     str | None,
-    Meta(description="Reason why no session can start, found at the last use; null: none known."),
+    Meta(description="Reason why its folders cannot be used; null: none is known."),
 ]
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from oubliette.errors import InvalidParameter
+from oubliette.user_paths import absolute
 
 if TYPE_CHECKING:
     from oubliette.api.context import ClientContext
@@ -93,7 +93,7 @@ def repository_parameter(
     if isinstance(repository, str) and _URL.match(repository):
         given["url"] = repository
     else:
-        given["path"] = os.path.abspath(Path(repository).expanduser())  # noqa: PTH100 - no links
+        given["path"] = os.path.abspath(absolute(os.fspath(repository), "repository"))  # noqa: PTH100 - no links
     return {name: value for name, value in given.items() if value is not None}
 
 

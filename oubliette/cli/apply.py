@@ -14,6 +14,7 @@ from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 from oubliette.cli.terminal.turn_options import FROM_TURN, IGNORED, TO_TURN, TURN
 from oubliette.errors import Conflict, Unavailable
+from oubliette.user_paths import working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,12 +67,12 @@ def apply(  # noqa: PLR0917 - one parameter per option
 
 def _top() -> Path:
     try:
-        done = _run(Path.cwd(), "rev-parse", "--show-toplevel")
+        done = _run(working_folder(), "rev-parse", "--show-toplevel")
     except FileNotFoundError:
         raise Unavailable("git is not installed here", hint="install git") from None
     if done.returncode != 0:
         raise Conflict(
-            f"{Path.cwd()} is in no git checkout",
+            f"{working_folder()} is in no git checkout",
             hint="change into one, or write a patch: oubliette export SESSION FILE.patch",
         )
     return Path(done.stdout.decode(errors="surrogateescape").removesuffix("\n"))

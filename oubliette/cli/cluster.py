@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -16,6 +15,10 @@ from oubliette.cli.terminal.output import (
     print_fields,
     print_json,
 )
+from oubliette.user_paths import absolute
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 app = typer.Typer(help="Several machines, or a trial of that on one.", no_args_is_help=True)
 
@@ -214,7 +217,7 @@ def env(
 def _folder(given: str | None) -> Path:
     from oubliette.cluster.trial_servers import default_folder
 
-    return default_folder() if given is None else Path(given).expanduser().absolute()
+    return default_folder() if given is None else absolute(given, "the folder")
 
 
 def _database(

@@ -19,6 +19,7 @@ from oubliette.errors import (
     OublietteError,
     RuntimeFailure,
 )
+from oubliette.user_paths import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -67,7 +68,9 @@ def cp(
     session = whole_id(home, "session", begin.session or end.session or "")
     try:
         if begin.session is None:
-            copied = asyncio.run(_upload(home, session, Path(begin.path).absolute(), end.path))
+            copied = asyncio.run(
+                _upload(home, session, absolute(begin.path, "the source"), end.path)
+            )
         else:
             place = Path(end.path)
             if place.is_dir():

@@ -161,6 +161,10 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         # The reader has closed the stream. Nothing more can be written to it, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        # What the machine refused: a full disk, a folder without access. No traceback helps there.
+        print_error(usage.refused(error))
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)

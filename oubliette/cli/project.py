@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -20,6 +19,7 @@ from oubliette.cli.terminal.output import (
     print_json,
     print_table,
 )
+from oubliette.user_paths import absolute
 
 app = typer.Typer(help="Projects.", no_args_is_help=True)
 
@@ -68,7 +68,9 @@ def repository_of(
                 "--branch, --depth, --submodules, --lfs, --dirty and --allow-push belong to --repo"
             )
         return None
-    source = {"url": repo} if _URL.match(repo) else {"path": str(Path(repo).expanduser().resolve())}
+    source = (
+        {"url": repo} if _URL.match(repo) else {"path": str(absolute(repo, "--repo").resolve())}
+    )
     options = {"branch": branch, "depth": depth, "submodules": submodules, "dirty": dirty}
     return {**source, **options, "lfs": lfs, "push": allow_push}
 

@@ -87,7 +87,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     import_structlog()
     from oubliette.cli.terminal import logging_config
     from oubliette.config.loader import find_home
-    from oubliette.runtime.files.home import prepare
+    from oubliette.runtime.files.home import is_there, prepare
 
     if log_level not in {"debug", "info", "warning", "error"}:
         raise typer.BadParameter(
@@ -98,7 +98,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     place = find_home(home)
     if cluster is None and node is not None:
         raise typer.BadParameter("is for --cluster", param_hint="--node")
-    if place.exists():  # else the server creates it, once it is known that it can start
+    if is_there(place):  # else the server creates it, once it is known that it can start
         prepare(place)
     overrides: dict[str, object] = {
         "server.host": host,

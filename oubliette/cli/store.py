@@ -63,15 +63,15 @@ def migrate(
 
 
 def _opened(address: str, option: str, stack: ExitStack, *, writes: bool) -> Any:
-    from pathlib import Path
 
     from oubliette.errors import InvalidParameter
+    from oubliette.user_paths import expanded
 
     kind, _, rest = address.partition(":")
     if kind in {"postgresql", "postgres"}:
         return _postgres(address, option, stack, writes=writes)
     if kind == "sqlite" and rest:
-        return _sqlite(Path(rest).expanduser(), option, stack, writes=writes)
+        return _sqlite(expanded(rest, option), option, stack, writes=writes)
     raise InvalidParameter(
         f"{option}: {address!r} is no database; give sqlite:FOLDER or postgresql://HOST/NAME",
         field=option,

@@ -10,7 +10,6 @@ import os
 import re
 import tomllib
 import types
-from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -39,9 +38,11 @@ from oubliette.config.schema import (
 from oubliette.durations import seconds_of
 from oubliette.errors import ConfigError, InvalidParameter
 from oubliette.suggestions import did_you_mean
+from oubliette.user_paths import absolute, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 _PREFIX: Final = "OUBLIETTE_"
 _REMEDIES: Final = {
@@ -60,13 +61,17 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_home(explicit: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Return `explicit`, else `OUBLIETTE_HOME`, `./.oubliette` if it exists, `~/.oubliette`."""
+    """Return `explicit`, else `OUBLIETTE_HOME`, `./.oubliette` if it exists, `~/.oubliette`.
+
+    Raises:
+        ConfigError: the machine does not know this folder.
+    """
     if explicit is not None:
-        return Path(explicit).expanduser().absolute()
+        return absolute(explicit, "the home")
     if chosen := environ.get("OUBLIETTE_HOME"):
-        return Path(chosen).expanduser().absolute()
-    local = Path.cwd() / ".oubliette"
-    return local if local.is_dir() else Path.home() / ".oubliette"
+        return absolute(chosen, "OUBLIETTE_HOME")
+    local = working_folder() / ".oubliette"
+    return local if os.path.isdir(local) else absolute("~/.oubliette", "the home")  # noqa: PTH112 - no error where access is denied
 
 
 def load(

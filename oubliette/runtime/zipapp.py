@@ -6,6 +6,7 @@ from pathlib import Path
 
 import platformdirs
 
+from oubliette.errors import ConfigError
 from oubliette.incontainer import build
 
 BUNDLED = Path(__file__).resolve().parents[1] / "_bundled" / "oubliette.pyz"
@@ -19,12 +20,23 @@ def zipapp_path(cache: Path | None = None) -> Path:
 
     Raises:
         OSError: It had to be built and the cache folder cannot be written.
-
+        ConfigError: It had to be built, and this user has no cache folder.
     """
     if BUNDLED.exists():
         return BUNDLED
-    folder = platformdirs.user_cache_path("oubliette") if cache is None else cache
+    folder = _user_cache() if cache is None else cache
     target = folder / f"oubliette-{build.fingerprint()}.pyz"
     if not target.exists():
         build.build(target)
     return target
+
+
+def _user_cache() -> Path:
+    try:
+        return platformdirs.user_cache_path("oubliette")
+    except RuntimeError as error:
+        raise ConfigError(
+            "a checkout of Oubliette builds the program of its containers into the cache folder of"
+            " this user, who has none",
+            hint="set HOME or XDG_CACHE_HOME, or install the package, which contains the program",
+        ) from error

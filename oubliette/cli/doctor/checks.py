@@ -88,7 +88,8 @@ _WHO = "the user that it belongs to"
 
 def disk(place: Path) -> Check:
     """Check the free space for the log."""
-    folder = next(parent for parent in (place, *place.parents) if parent.exists())
+    # A folder that may not be entered counts as absent: its parent is on the same disk, mostly.
+    folder = next(each for each in (place, *place.parents) if os.path.exists(each))  # noqa: PTH110
     free = shutil.disk_usage(folder).free
     text = f"{free // (1024 * 1024)} MiB free at {folder}"
     if free < FREE_FAIL:
@@ -113,9 +114,9 @@ def server(place: Path) -> tuple[Check, bool]:
         reason = error.message
     except OublietteError as error:
         return failed("server", error), True
-    if not (place / LOCK).exists():
-        return ok("server", "none runs on this home"), False
     try:
+        if not (place / LOCK).exists():
+            return ok("server", "none runs on this home"), False
         with HomeLock(place):
             return ok("server", "none runs on this home"), False
     except HomeInUse as error:
@@ -165,6 +166,8 @@ def _starting(place: Path) -> Check:
 
 def port(config: Config, *, running: bool) -> Check:
     """Check that the listener's address is free."""
+    from oubliette.mcp_front.transport.listen_errors import listen_hint
+
     host, number = config.server.host, config.server.port
     where = f"{host}:{number}"
     if running:
@@ -178,7 +181,7 @@ def port(config: Config, *, running: bool) -> Check:
         return bad(
             "port",
             f"{where}: {error.strerror or error}",
-            "stop what listens there, or choose another with --port (0 picks one)",
+            listen_hint(error),
         )
     return ok("port", f"{where} is free")
 
@@ -188,14 +191,16 @@ def database(path: Path) -> Check:
     from oubliette.runtime.store.migrations import check, released
 
     newest = released()[-1].version
-    if not path.exists():
-        return ok("database", f"none yet; it will have schema {newest}")
     try:
+        if not path.exists():
+            return ok("database", f"none yet; it will have schema {newest}")
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=2.0)) as connection:
             version = check(connection, newest)
     except OublietteError as error:
         return failed("database", error, "move the file away, or choose another --home")
+    except OSError as error:
+        return bad("database", f"{path}: {error.strerror}", f"check the rights of {path.parent}")
     except sqlite3.Error as error:
         return bad("database", f"{path}: {error}", "restore it from a backup, or move it away")
     if version < newest:
@@ -220,6 +225,8 @@ def zipapp() -> tuple[Check, Path | None]:
 
     try:
         path = zipapp_path()
+    except OublietteError as error:
+        return failed("zipapp", error), None
     except OSError as error:
         return bad("zipapp", f"cannot be built: {error}", "reinstall oubliette"), None
     try:

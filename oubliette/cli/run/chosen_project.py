@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.cli.client.pages import pages
@@ -13,9 +12,11 @@ from oubliette.cli.client.tools import HomeServer
 from oubliette.cli.terminal.output import note
 from oubliette.cli.terminal.progress import shown
 from oubliette.errors import AlreadyExists, InvalidParameter
+from oubliette.user_paths import expanded, working_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 QUIET_SECONDS: Final = 300.0
 """Time without progress of git; a clone has a deadline of its own in the configuration."""
@@ -43,7 +44,7 @@ class Source:
         self.branch = branch
         self.dirty = dirty
         if self.url is None:
-            folder = Path.cwd() if repo is None else Path(repo).expanduser()
+            folder = working_folder() if repo is None else expanded(repo, "--repo")
             self.path = _checkout(folder, given=repo is not None)
             self.branch = branch or _branch(self.path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,22 @@ class WrongUsage(OublietteError):
 
     code = "usage"
     exit_code = 2
+
+
+class Refused(OublietteError):
+    """The machine refused an operation: no access, no room, no such file."""
+
+    code = "system"
+
+
+def refused(error: OSError) -> Refused:
+    """Return an error of the system as one of ours."""
+    what = error.strerror or str(error) or type(error).__name__
+    named = [each for each in (error.filename, error.filename2) if isinstance(each, str | bytes)]
+    hint = "oubliette doctor checks what a server needs"
+    if isinstance(error, PermissionError):
+        hint = f"this command runs as user {os.geteuid()}: run it as the user of that file"
+    return Refused(": ".join([*map(os.fsdecode, named), what]), hint=hint)
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

@@ -12,6 +12,7 @@ import uvicorn
 
 from oubliette.errors import ConfigError
 from oubliette.mcp_front.transport.http_protocol import Deadlines, guarded
+from oubliette.mcp_front.transport.listen_errors import listen_hint
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application
@@ -80,22 +81,25 @@ class HttpServer:
         """Bind the port.
 
         Raises:
-            ConfigError: the port is in use, or not permitted.
+            ConfigError: the port is in use or not permitted, or the machine has no such address.
         """
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        # With the protocol named: asyncio turns Nagle's algorithm off only where it is, and with it
-        # an answer in two writes would wait 40 ms for the client's delayed acknowledgement.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self._host, self._port))
-        except OSError as error:
-            listener.close()
-            raise ConfigError(
-                f"server.host, server.port: cannot listen on {self._host}:{self._port}:"
-                f" {error.strerror or error}",
-                hint="another server may run there; port 0 picks a free one",
-            ) from error
+        with contextlib.ExitStack() as stack:
+            try:
+                # With the protocol named: asyncio turns Nagle's algorithm off only where it is, and
+                # with it an answer in two writes would wait 40 ms for the client's delayed
+                # acknowledgement.
+                listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+                stack.callback(listener.close)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((self._host, self._port))
+            except OSError as error:
+                raise ConfigError(
+                    f"server.host, server.port: cannot listen on {self._host}:{self._port}:"
+                    f" {error.strerror or error}",
+                    hint=listen_hint(error),
+                ) from error
+            stack.pop_all()
         listener.setblocking(False)
         self._socket = listener
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oubliette.config.secret_names import REFERENCE, looks_secret
 from oubliette.errors import ConfigError
+from oubliette.user_paths import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -160,7 +160,9 @@ def resolve(
 def _read(name: str) -> str:
     """Read a regular file; one that could block the server is refused."""
     try:
-        fd = os.open(Path(name).expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        fd = os.open(
+            expanded(name, "a file of a secret"), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+        )
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
             raise ConfigError(f"{name} cannot be read: it is no plain file")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import ConfigError, RuntimeFailure
 from oubliette.runtime.agents.base import Availability
 from oubliette.runtime.containers import host_paths
 from oubliette.runtime.containers.base import Mount
+from oubliette.user_paths import expanded
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from oubliette.runtime.containers.base import Inside
 
 FOLDER: Final = "/opt/oubliette/agents"
@@ -88,7 +90,7 @@ class Program:
         path = self._configured or shutil.which(self.name)
         if path is None:
             return None
-        real = Path(path).expanduser().resolve()
+        real = expanded(path, f"{self._section}.path").resolve()
         return real if real.is_file() and os.access(real, os.X_OK) else None
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from oubliette.errors import ConfigError, Conflict, InvalidParameter, Unavailable
 from oubliette.runtime.containers import dockerfile, registry
 from oubliette.runtime.containers import options as container_options
+from oubliette.user_paths import expanded
 
 if TYPE_CHECKING:
     from oubliette.config.container_options import ContainerOptions
@@ -142,7 +143,9 @@ def built_from(options: ContainerOptions) -> str | None:
 
 
 def _folder(options: ContainerOptions) -> Path:
-    return FOLDER if options.build_dir is None else Path(options.build_dir).expanduser()
+    return (
+        FOLDER if options.build_dir is None else expanded(options.build_dir, "containers.build_dir")
+    )
 
 
 def _pair(argument: str) -> tuple[str, str]:

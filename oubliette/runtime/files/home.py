@@ -37,10 +37,27 @@ def prepare(home: Path) -> None:
         if status.st_mode & 0o066:
             home.chmod(0o700)
     except OSError as error:
-        raise ConfigError(
-            f"{home} cannot be used: {error.strerror}",
-            hint="set OUBLIETTE_HOME, or pass --home",
-        ) from error
+        raise _unusable(home, error) from error
+
+
+def is_there(home: Path) -> bool:
+    """Return whether the home exists.
+
+    Raises:
+        ConfigError: this user may not look.
+    """
+    try:
+        return home.exists()
+    except OSError as error:
+        raise _unusable(home, error) from error
+
+
+def _unusable(home: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{home} cannot be used: {error.strerror}",
+        hint="it has to be a folder that this user may make and write to: set OUBLIETTE_HOME, or"
+        " pass --home",
+    )
 
 
 def close(home: Path) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from oubliette.errors import Forbidden, InvalidParameter
 from oubliette.ids import shown
+from oubliette.user_paths import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -141,7 +142,7 @@ def check_folder(
         )
     folder = Path(path).resolve()
     if not any_folder and not any(
-        folder.is_relative_to(Path(each).expanduser().resolve()) for each in allowed
+        folder.is_relative_to(expanded(each, "repositories.folders").resolve()) for each in allowed
     ):
         raise Forbidden(
             f"{field}: keys may not clone {shown(path)} of the server's machine",

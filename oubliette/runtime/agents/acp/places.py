@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import posixpath
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents.base import AgentFile
 from oubliette.runtime.agents.environment import secret
 from oubliette.runtime.containers.base import Mount
+from oubliette.user_paths import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def mounts_of(entries: Sequence[str], section: str) -> tuple[Mount, ...]:
     for entry in entries:
         place = f"{section}.mounts: {entry}"
         named, _, target = entry.partition(":")
-        source = Path(named).expanduser()
+        source = expanded(named, place)
         target = target or str(source)
         if not source.is_absolute():
             raise ConfigError(

@@ -162,7 +162,8 @@ def _tls(folder: Path, *, verify: bool) -> Tls:
 
 
 def _config_folder() -> Path:
-    return Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser()
+    named = os.environ.get("DOCKER_CONFIG")
+    return Path(named) if named else _own_home() / ".docker"
 
 
 class _Config(msgspec.Struct, frozen=True):
@@ -216,13 +217,21 @@ def _docker_sockets() -> list[Path]:
     return [
         Path("/var/run/docker.sock"),
         _own_runtime() / "docker.sock",  # rootless
-        Path("~/.docker/run/docker.sock").expanduser(),  # Docker Desktop
+        _own_home() / ".docker" / "run" / "docker.sock",  # Docker Desktop
     ]
 
 
 def _podman_sockets() -> list[Path]:
     own = _own_runtime() / "podman" / "podman.sock"
     return [Path("/run/podman/podman.sock"), own] if os.geteuid() == 0 else [own]
+
+
+def _own_home() -> Path:
+    """Return this user's folder; a user without one has no files of docker's either."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("/nonexistent")
 
 
 def _own_runtime() -> Path:

@@ -91,7 +91,7 @@ def _in_the_way(place: Path, uid: int, home: Path | None) -> list[Path]:
     return [
         folder
         for folder in host_paths.closed_folders(place.resolve().parent, uid)
-        if folder.exists() and (home is None or not folder.is_relative_to(home.resolve()))
+        if os.path.lexists(folder) and (home is None or not folder.is_relative_to(home.resolve()))
     ]
 
 

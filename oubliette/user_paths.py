@@ -1,0 +1,53 @@
+"""Paths as users write them: with `~`, relative, or none at all.
+
+A machine may have no answer to them: a service without HOME whose user has no passwd entry, a shell
+in a folder that was removed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oubliette.errors import ConfigError
+
+
+def expanded(path: str | Path, what: str) -> Path:
+    """Return the path with its `~` or `~name` replaced; `what` names it in errors.
+
+    Raises:
+        ConfigError: the home folder of that user is not known, or the text is no path.
+    """
+    if "\0" in str(path):
+        raise ConfigError(f"{what}: it contains a zero byte, which no path may")
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{what}: the home folder that ~ stands for in {path} is not known",
+            hint="give an absolute path, or set HOME if it is your own",
+        ) from error
+
+
+def absolute(path: str | Path, what: str) -> Path:
+    """Return the path as an absolute one, links not followed.
+
+    Raises:
+        ConfigError: as `expanded` and `working_folder`.
+    """
+    found = expanded(path, what)
+    return found if found.is_absolute() else working_folder() / found
+
+
+def working_folder() -> Path:
+    """Return the folder that this process is in.
+
+    Raises:
+        ConfigError: it was removed, or may not be entered any more.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise ConfigError(
+            f"the working directory cannot be used any more: {error.strerror}",
+            hint="cd to another folder",
+        ) from error

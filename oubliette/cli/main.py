@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import os
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -41,7 +40,7 @@ from oubliette.cli import (
 )
 from oubliette.cli.doctor import command
 from oubliette.cli.run import command as run_command
-from oubliette.cli.terminal import usage
+from oubliette.cli.terminal import standard_streams, usage
 from oubliette.cli.terminal.command_hints import in_commands
 from oubliette.cli.terminal.output import Format, choose, print_error
 from oubliette.cli.terminal.plain_values import LeanGroup
@@ -139,6 +138,7 @@ def _first(arguments: list[str]) -> str:
 
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `docs/command-line.md` documents."""
+    standard_streams.repair()
     given = sys.argv[1:] if arguments is None else arguments
     as_json = usage.wants_json(given)
     if as_json:
@@ -147,7 +147,10 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     try:
         # The parser's own error output is text; for programs its errors are handled here.
         parser = _command(_first(given))
-        code = parser(args=given, prog_name="oubliette", standalone_mode=not as_json)
+        try:
+            code = parser(args=given, prog_name="oubliette", standalone_mode=not as_json)
+        finally:
+            sys.stdout.flush()
     except usage.ParserError as error:
         refused = usage.usage_error(error)
         print_error(refused)
@@ -159,12 +162,16 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader has closed the stream. Nothing more can be written to it, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        standard_streams.flush()
         sys.exit(0)
     except OSError as error:
         # What the machine refused: a full disk, a folder without access. No traceback helps there.
+        standard_streams.flush()
         print_error(usage.refused(error))
         sys.exit(1)
+    except UnicodeDecodeError as error:
+        print_error(usage.not_text(error))
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)

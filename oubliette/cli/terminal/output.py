@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from oubliette.cli.terminal.standard_streams import use_utf8
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -32,6 +34,8 @@ def choose(value: Format) -> Format:
     """Print in this format from now on."""
     global _chosen
     _chosen = value
+    if value is Format.json:
+        use_utf8()
     return value
 
 

@@ -42,6 +42,15 @@ def refused(error: OSError) -> Refused:
     return Refused(": ".join([*map(os.fsdecode, named), what]), hint=hint)
 
 
+def not_text(error: UnicodeDecodeError) -> WrongUsage:
+    """Return the error of input that is not in the encoding that was expected."""
+    return WrongUsage(
+        f"the input is not text in {error.encoding}: byte {error.object[error.start]:#04x} at"
+        f" {error.start}",
+        hint="convert it, or set the locale (LC_ALL) to its encoding",
+    )
+
+
 def wants_json(arguments: Sequence[str]) -> bool:
     """Return whether `-o json` is given; for errors before options are parsed."""
     for place, word in enumerate(arguments):

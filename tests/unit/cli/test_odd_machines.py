@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import pwd
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,3 +124,39 @@ def test_the_doctor_goes_on_past_a_home_that_may_not_be_entered(run: Run) -> Non
     told = {each["name"]: each["status"] for each in json.loads(done.out)["checks"]}
     assert (told["home"], told["database"]) == ("fail", "fail")
     assert "zipapp" in told
+
+
+@pytest.mark.parametrize("words", [(), ("-o", "json")])
+def test_output_in_another_encoding_replaces_what_it_has_no_character_for_and_json_is_utf_8(
+    words: tuple[str, ...], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("token", "create", "--scope", "read", "--name", "ключ")
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    assert run("token", "list", *words).code == 0
+    assert ("ключ" if words else "????") in written.getvalue().decode()
+
+
+def test_a_command_whose_standard_descriptors_are_closed_writes_into_no_file(home: Path) -> None:
+    command = [sys.executable, "-m", "oubliette", "token", "list", "--home", str(home / "none")]
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" >&- <&- 2>&-', "sh", *command], timeout=60, check=False
+    )
+    assert done.returncode == 3
+
+
+def test_a_full_output_is_one_sentence(home: Path) -> None:
+    command = [sys.executable, "-m", "oubliette", "--version"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 2)
+    assert done.stderr.startswith("error: No space left on device")
+
+
+def test_input_that_is_no_text_is_wrong_usage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8"))
+    done = run("run", "-")
+    assert done.code == 2
+    assert "not text in utf-8" in done.err

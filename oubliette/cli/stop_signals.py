@@ -20,6 +20,7 @@ def guard() -> None:
 
     The server has handlers of its own for the time that it runs, and restores these.
     """
+    os.umask(0o022)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     # A function, not SIG_IGN: child programs would inherit that.

@@ -237,6 +237,7 @@ def write_private(path: Path, data: bytes, *, mode: int = 0o600, uid: int | None
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
+            os.fchmod(file.fileno(), mode)  # not left to the umask
             if uid is not None and os.geteuid() == 0:
                 os.fchown(file.fileno(), uid, uid)
         temporary.replace(path)

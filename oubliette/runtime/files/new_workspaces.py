@@ -38,6 +38,7 @@ def make_blank(repositories: Path, project: Project) -> Path:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         made.mkdir(mode=0o755)
+        made.chmod(0o755)  # not left to the umask
         safe_files.own(made, project.uid)
     except OSError as error:
         raise RuntimeFailure(f"the workspace cannot be made: {error.strerror}") from error

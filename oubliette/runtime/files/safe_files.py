@@ -58,13 +58,14 @@ def inner(
 ) -> Generator[int]:
     """Return a descriptor of the folder `name` in `parent`; made, with its owner, if `create`.
 
+    A folder of root's that exists already gets the bits of `mode` that it lacks: one that was made
+    under the umask of a hardened unit (0077) is closed to the agents, who are other users.
+
     Raises:
         RuntimeFailure: the folder is missing, or the name is not a folder.
     """
     try:
-        if create:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, mode, dir_fd=parent)
+        made = create and _made(parent, name, mode)
         fd = os.open(name, FOLDER, dir_fd=parent)
     except OSError as error:
         raise RuntimeFailure(
@@ -73,10 +74,23 @@ def inner(
         ) from error
     try:
         if create:
+            status = os.fstat(fd)
+            missing = mode & ~status.st_mode
+            if missing and (made or status.st_uid == os.geteuid() == 0):
+                os.fchmod(fd, stat.S_IMODE(status.st_mode) | missing)
             own(fd, uid)
         yield fd
     finally:
         os.close(fd)
+
+
+def _made(parent: int, name: str, mode: int) -> bool:
+    """Make a folder; return false if the name exists."""
+    try:
+        os.mkdir(name, mode, dir_fd=parent)
+    except FileExistsError:
+        return False
+    return True
 
 
 def make(parent: int, name: str, uid: int, mode: int = 0o755) -> None:
@@ -179,6 +193,7 @@ def write(folder: int, name: str, data: bytes, mode: int, uid: int = -1) -> None
         fd = os.open(temporary, flags, mode, dir_fd=folder)
         with os.fdopen(fd, "wb") as file:
             file.write(data)
+            os.fchmod(file.fileno(), mode)  # not left to the umask
             own(file.fileno(), uid)
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:

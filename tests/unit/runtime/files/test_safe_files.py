@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
 from oubliette.errors import RuntimeFailure
+from oubliette.runtime.containers import host_paths
 from oubliette.runtime.files import safe_files
 
 if TYPE_CHECKING:
@@ -67,3 +69,36 @@ def test_a_folder_that_is_filled_again_and_again_is_given_up(
     monkeypatch.setattr(os, "rmdir", rmdir)
     with pytest.raises(RuntimeFailure, match="'project' cannot be removed: Directory not empty"):
         safe_files.remove(top, "project")
+
+
+@pytest.fixture
+def closed_umask() -> Iterator[None]:
+    """The umask of a hardened unit."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {each.name: stat.S_IMODE(each.stat().st_mode) for each in sorted(folder.iterdir())}
+
+
+def test_files_and_folders_have_the_modes_that_are_asked_for_under_any_umask(
+    tmp_path: Path, closed_umask: None
+) -> None:
+    with safe_files.opened(tmp_path) as fd:
+        safe_files.make(fd, "homes", -1, 0o711)
+        safe_files.write(fd, "settings.json", b"{}", 0o644)
+        safe_files.write_below(fd, "below/more", b"", 0o644)
+    host_paths.write_private(tmp_path / "key", b"", mode=0o644)
+    assert modes(tmp_path) == {"below": 0o755, "homes": 0o711, "key": 0o644, "settings.json": 0o644}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root's servers alone have agents of other users")
+def test_a_folder_of_roots_that_an_umask_closed_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "homes").mkdir(mode=0o700)
+    with safe_files.opened(tmp_path) as fd:
+        safe_files.make(fd, "homes", -1, 0o711)
+    assert modes(tmp_path) == {"homes": 0o711}

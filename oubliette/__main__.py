@@ -12,6 +12,7 @@ def main() -> NoReturn:
     """Run the command line; from here on a signal can stop a server."""
     if sys.argv[1:2] == ["serve"]:
         stop_signals.guard()
+    stop_signals.reset()
     from oubliette.cli.main import run
 
     run()

@@ -13,6 +13,7 @@ import structlog
 
 from oubliette.actors.root import ROOT, CriticalActorMonitor
 from oubliette.config.schema import Config
+from oubliette.runtime import child_exits
 from oubliette.startup import STORES, Startup
 from oubliette.tools.registry import prepare_schemas
 
@@ -85,6 +86,7 @@ async def running(
         DeadlineExceeded: a stage of the start took too long.
     """
     async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(child_exits.kept())
         parts = Startup(
             home,
             config or Config(),

@@ -15,6 +15,17 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
+def reset() -> None:
+    """Undo what the program that started this one has set for its signals.
+
+    One that is blocked would be without effect: a server could not be stopped but by SIGKILL. A
+    process that ignores SIGCHLD gets no exit codes of its children.
+    """
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 def guard() -> None:
     """Make SIGTERM and SIGINT end the process with exit code 0 from now on, and SIGHUP nothing.
 
@@ -25,6 +36,7 @@ def guard() -> None:
         signal.signal(number, _end)
     # A function, not SIG_IGN: child programs would inherit that.
     signal.signal(signal.SIGHUP, _stay)
+    reset()
 
 
 def ignore() -> None:

@@ -338,6 +338,8 @@ def main(arguments: list[str], *, relay: bool = False) -> int:
     from .options import UsageError, read_key, read_options
 
     linux.hide_from_tracers()
+    # A program that embeds a server may have blocked some, and children inherit that
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         options = read_options(arguments, relay=relay)
         # First of all: nothing may run in this container while the key can still be read

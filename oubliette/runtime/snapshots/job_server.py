@@ -50,6 +50,7 @@ class JobServer:
         self._wake = wake
         for end in (self._woken, wake):
             end.setblocking(False)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # blocked ones are inherited
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _noted)
         self._poll = select.poll()

@@ -13,6 +13,7 @@ import msgspec
 from oubliette.api.errors import from_wire
 from oubliette.api.http.address import PATH
 from oubliette.api.http.attempts import AttemptFailed
+from oubliette.api.http.surroundings import by_proxy
 from oubliette.errors import (
     Forbidden,
     OublietteError,
@@ -132,7 +133,7 @@ def refusal(url: httpx2.URL, response: httpx2.Response, body: bytes) -> Exceptio
         limited = RateLimited(f"{url}: {reason}", retry_after=max(1, pause))
         return AttemptFailed(limited, "refused", pause=limited.retry_after)
     if status in _AWAY:
-        away = Unavailable(f"{url}: {reason}", hint="try again in a moment")
+        away = Unavailable(f"{url}: {reason}{by_proxy(url)}", hint="try again in a moment")
         return AttemptFailed(away, "lost", pause=pause)
     if error is not None:
         return from_wire(error)
@@ -144,7 +145,7 @@ def refusal(url: httpx2.URL, response: httpx2.Response, body: bytes) -> Exceptio
 def strange(url: httpx2.URL, why: str) -> Unavailable:
     """Return the error for a server that is none of ours."""
     return Unavailable(
-        f"{url} is no Oubliette server: {why}",
+        f"{url} is no Oubliette server: {why}{by_proxy(url)}",
         hint=f"the address of a server ends in {PATH}",
     )
 
@@ -152,7 +153,7 @@ def strange(url: httpx2.URL, why: str) -> Unavailable:
 def away(url: httpx2.URL, why: str) -> Unavailable:
     """Return the error for a server that is not reachable."""
     return Unavailable(
-        f"{url}: {why}",
+        f"{url}: {why}{by_proxy(url)}",
         hint="is a server running there? Its address is the first line that it prints",
     )
 

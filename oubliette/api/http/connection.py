@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import ssl
 import sys
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import anyio
-import anyio.to_thread
 import msgspec
 
 from oubliette.api.connection import PollingListener
@@ -33,6 +31,7 @@ from oubliette.api.http.answers import (
 )
 from oubliette.api.http.attempts import CONNECT_SECONDS, AttemptFailed, Outage
 from oubliette.api.http.network_errors import failure
+from oubliette.api.http.surroundings import http_client
 from oubliette.errors import DeadlineExceeded, InvalidParameter
 from oubliette.version import __version__
 
@@ -300,21 +299,15 @@ class HttpConnection:
 
         async with self._opening:
             if self._http is None:
-                # Reading the system's certificates takes long, and is in vain without TLS.
-                verify = (
-                    await anyio.to_thread.run_sync(httpx2.create_ssl_context)
-                    if self._url.scheme == "https"
-                    else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                )
                 # No redirect is followed: the key is for this server alone.
-                self._http = httpx2.AsyncClient(
+                self._http = await http_client(
+                    self._url,
                     headers={
                         "Authorization": f"Bearer {self._key}",
                         "Accept": "application/json, text/event-stream",
                         "Content-Type": "application/json",
                         "MCP-Protocol-Version": VERSION,
                     },
-                    verify=verify,
                     timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
                     limits=httpx2.Limits(
                         max_connections=None,

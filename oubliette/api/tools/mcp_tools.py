@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio.to_thread
 
 from oubliette import ids
+from oubliette.api.http.surroundings import by_proxy, http_client
 from oubliette.api.tools.decorator import check_timeout
 from oubliette.api.tools.errors import BadTool
 from oubliette.api.tools.guarded import described
@@ -147,6 +148,7 @@ class McpTools(ToolSource):
         except ImportError as error:
             raise BadTool(f"mcp: {error}", hint="pip install mcp") from None
         target: Any = self._target
+        by_way = ""
         if isinstance(target, ClientSession):
             return target
         if isinstance(target, Client):
@@ -154,21 +156,27 @@ class McpTools(ToolSource):
         if isinstance(target, str):
             import httpx2
 
-            seconds = httpx2.Timeout(_OPEN_SECONDS, read=_READ_SECONDS)
-            http = await stack.enter_async_context(
-                httpx2.AsyncClient(
-                    headers=self._headers,
-                    timeout=seconds,
-                    event_hooks={"response": [link.noted]},
-                )
+            client = await http_client(
+                httpx2.URL(target),
+                headers=self._headers,
+                timeout=httpx2.Timeout(_OPEN_SECONDS, read=_READ_SECONDS),
+                event_hooks={"response": [link.noted]},
             )
+            http = await stack.enter_async_context(client)
+            by_way = by_proxy(httpx2.URL(target))
             target = streamable_http_client(target, http_client=http)
         elif isinstance(target, Sequence):
             command, *arguments = cast("Sequence[str]", target)
             target = StdioServerParameters(command=command, args=arguments)
         if isinstance(target, StdioServerParameters):
             target = noting_end(stdio_client(target, errlog=_standard_error()), link.lost.set)
-        return await stack.enter_async_context(Client(target))
+        try:
+            return await stack.enter_async_context(Client(target))
+        except Exception as error:
+            if not by_way:
+                raise
+            reason = f"{described(error)}{by_way}"
+            raise BadTool(f"{self!r}: cannot be opened: {reason}") from error
 
 
 def _is_connected(client: Any) -> bool:

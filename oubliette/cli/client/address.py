@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING
 
 from oubliette.api.http.address import address, checked, key_in
+from oubliette.api.http.surroundings import is_loopback
 from oubliette.errors import Unauthenticated
 
 if TYPE_CHECKING:
@@ -16,12 +16,7 @@ __all__ = ("address", "key_of", "shows_key")
 
 def shows_key(url: httpx2.URL) -> bool:
     """Return whether a key sent to `url` can be read on the way."""
-    if url.scheme == "https" or url.host == "localhost" or url.host.endswith(".localhost"):
-        return False
-    try:
-        return not ipaddress.ip_address(url.host).is_loopback
-    except ValueError:
-        return True
+    return url.scheme != "https" and not is_loopback(url.host)
 
 
 def key_of(key: str | None, file: str | None) -> str:

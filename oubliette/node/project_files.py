@@ -6,12 +6,15 @@ out. All functions block; call them in a worker thread.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import shutil
 import tarfile
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from oubliette.errors import RuntimeFailure
+from oubliette.runtime.files import safe_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +24,7 @@ TOPS: Final = ("projects", "homes", "config/projects", "snapshots", "repositorie
 """Folders of a home that have a folder for each project; the rest is generated."""
 FOLDER: Final = "moving"
 """Folder of a home with the packed files of projects that are being moved."""
+log = structlog.get_logger("oubliette.node")
 _BLOCK: Final = 1024 * 1024
 
 
@@ -72,7 +76,7 @@ def unpack(home: Path, project_id: str, wanted: str) -> None:
     if digest(path) != wanted:
         raise RuntimeFailure(f"the files of project {project_id} did not arrive as they were sent")
     fresh = path.with_suffix(".new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    _clear(fresh)
     fresh.mkdir(mode=0o700)
     try:
         with tarfile.open(path) as archive:
@@ -84,7 +88,7 @@ def unpack(home: Path, project_id: str, wanted: str) -> None:
     except (OSError, tarfile.TarError) as error:
         raise RuntimeFailure(f"project {project_id} cannot be unpacked: {error}") from error
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        _clear(fresh)
         path.unlink(missing_ok=True)
 
 
@@ -121,7 +125,7 @@ def _own(archive: tarfile.TarFile, project_id: str) -> Iterator[tarfile.TarInfo]
 
 def _replace(source: Path, target: Path) -> None:
     if target.is_dir():
-        shutil.rmtree(target)
+        _clear(target)
     if source.is_dir():
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         source.rename(target)
@@ -131,11 +135,20 @@ def remove(home: Path, project_id: str) -> None:
     """Remove what has arrived of a project that does not live here."""
     discard(home, project_id)
     for top in TOPS:
-        shutil.rmtree(home / top / project_id, ignore_errors=True)
+        _clear(home / top / project_id)
 
 
 def discard(home: Path, project_id: str) -> None:
     """Remove what was packed or received of a project."""
     path = packed(home, project_id)
     path.unlink(missing_ok=True)
-    shutil.rmtree(path.with_suffix(".new"), ignore_errors=True)
+    _clear(path.with_suffix(".new"))
+
+
+def _clear(folder: Path) -> None:
+    """Remove a folder, also one that agents have closed to writing."""
+    try:
+        with contextlib.suppress(FileNotFoundError), safe_files.opened(folder.parent) as parent:
+            safe_files.remove(parent, folder.name)
+    except RuntimeFailure as error:
+        log.warning("folder cannot be removed", folder=str(folder), reason=error.message)

@@ -347,7 +347,11 @@ class ProjectsActor(DynamicSupervisor):
         snapshots = self.system.lookup(SNAPSHOTS)
         if snapshots is not None:
             snapshots.tell(ForgetCopies(project_id=project.id))
-        await asyncio.to_thread(self._context.folders.remove_project, project.id)
+        try:
+            await asyncio.to_thread(self._context.folders.remove_project, project.id)
+        except RuntimeFailure as error:
+            error.hint = f"project {project.id} is deleted; the next start removes what was left"
+            raise
         await self._leave(project.id)
 
     async def _leave(self, project_id: str) -> None:

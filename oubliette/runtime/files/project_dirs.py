@@ -310,11 +310,21 @@ class Folders:
             safe_files.remove(roots, workspace_id)
 
     def remove_project(self, project_id: str) -> None:
-        """Remove the folders of a project, its sessions' HOMEs, its snapshots and repository."""
+        """Remove the folders of a project, its sessions' HOMEs, its snapshots and repository.
+
+        Raises:
+            RuntimeFailure: the file system refused; what could be removed is gone.
+        """
         self.configs.remove_project(project_id)
+        refused: RuntimeFailure | None = None
         for top in (self.projects, self.homes, self.roots, self.snapshots, self.repositories):
-            with contextlib.suppress(FileNotFoundError), safe_files.opened(top) as folder:
-                safe_files.remove(folder, project_id)
+            try:
+                with contextlib.suppress(FileNotFoundError), safe_files.opened(top) as folder:
+                    safe_files.remove(folder, project_id)
+            except RuntimeFailure as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     def remove_session(self, project_id: str, session_id: str) -> None:
         """Remove a session's files beside the log: HOME with its snapshots, its agent's stderr."""

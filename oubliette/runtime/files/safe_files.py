@@ -234,7 +234,8 @@ def remove(parent: int, name: str, going: Callable[[], bool] = _always) -> None:
     has a name like `GONE`.
 
     Others may remove the same at the same time; what they have removed is gone, and what they have
-    moved here is removed too.
+    moved here is removed too. Folders of this user's that may not be written to, such as Go's cache
+    of modules, get their bits back first.
 
     Raises:
         RuntimeFailure: the file system refused.
@@ -245,6 +246,7 @@ def remove(parent: int, name: str, going: Callable[[], bool] = _always) -> None:
         if not stat.S_ISDIR(mode):
             os.unlink(name, dir_fd=parent)
             return
+        _give_bits(parent)
         waiting = [name]
         while waiting and going():
             folder = waiting.pop()
@@ -265,7 +267,7 @@ def _emptied(parent: int, name: str, *, patient: bool) -> list[str]:
     """
     moved: list[str] = []
     try:
-        fd = os.open(name, FOLDER, dir_fd=parent)
+        fd = _opened_to_remove(parent, name)
     except FileNotFoundError:
         return moved
     try:
@@ -275,7 +277,11 @@ def _emptied(parent: int, name: str, *, patient: bool) -> list[str]:
                     os.unlink(entry, dir_fd=fd)
                 except IsADirectoryError:
                     to = f".{secrets.token_hex(16)}.gone"
-                    os.rename(entry, to, src_dir_fd=fd, dst_dir_fd=parent)
+                    try:
+                        os.rename(entry, to, src_dir_fd=fd, dst_dir_fd=parent)
+                    except PermissionError:  # a folder that is moved is written to
+                        os.close(_opened_to_remove(fd, entry))
+                        os.rename(entry, to, src_dir_fd=fd, dst_dir_fd=parent)
                     moved.append(to)
     finally:
         os.close(fd)
@@ -287,3 +293,32 @@ def _emptied(parent: int, name: str, *, patient: bool) -> list[str]:
                 raise
             moved.append(name)
     return moved
+
+
+def _opened_to_remove(parent: int, name: str) -> int:
+    """Return a descriptor of a folder, which this user may list and write to from now on."""
+    try:
+        fd = os.open(name, FOLDER, dir_fd=parent)
+    except PermissionError as error:
+        if not hasattr(os, "O_PATH"):
+            raise
+        found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        try:
+            os.chmod(f"/proc/self/fd/{found}", 0o700)  # noqa: PTH101 -- of a descriptor
+        except FileNotFoundError:  # no /proc: not that the folder is gone
+            raise error from None
+        finally:
+            os.close(found)
+        fd = os.open(name, FOLDER, dir_fd=parent)
+    try:
+        _give_bits(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _give_bits(folder: int) -> None:
+    status = os.fstat(folder)
+    if status.st_mode & stat.S_IRWXU != stat.S_IRWXU and status.st_uid == os.geteuid():
+        os.fchmod(folder, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)

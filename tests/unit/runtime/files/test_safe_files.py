@@ -102,3 +102,40 @@ def test_a_folder_of_roots_that_an_umask_closed_is_opened_again(
     with safe_files.opened(tmp_path) as fd:
         safe_files.make(fd, "homes", -1, 0o711)
     assert modes(tmp_path) == {"homes": 0o711}
+
+
+@pytest.fixture
+def ordinary_user(tmp_path: Path) -> Iterator[None]:
+    """The rights of an ordinary user, from whom a file system keeps what has no bits."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(folder.stat().st_mode | 0o711)
+    os.chown(tmp_path, 12345, 12345)
+    os.seteuid(12345)
+    yield
+    os.seteuid(0)
+
+
+@pytest.mark.parametrize("mode", [0o555, 0o444, 0o111, 0])
+def test_folders_without_the_bits_to_be_removed_are_removed_and_no_link_is_followed(
+    mode: int, tmp_path: Path, ordinary_user: None
+) -> None:
+    """As Go makes its cache of modules, and as `chmod -R a-w` leaves a folder."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    kept.chmod(0o555)
+    deep = tmp_path / "project" / "a" / "b"
+    deep.mkdir(parents=True)
+    for folder in (deep, deep.parent, deep.parent.parent):
+        (folder / "file").touch()
+        (folder / "link").symlink_to(kept)
+        folder.chmod(mode)
+    with safe_files.opened(tmp_path) as fd:
+        safe_files.remove(fd, "project")
+    assert [each.name for each in tmp_path.iterdir()] == ["kept"]
+    assert modes(tmp_path) == {"kept": 0o555}
+    assert (kept / "file").exists()
+    kept.chmod(0o755)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Self
 
 from oubliette.errors import ConfigError, HomeInUse
+from oubliette.runtime.files import file_locks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,10 +87,11 @@ class HomeLock:
             owner = os.pread(fd, 32, 0).decode(errors="replace").strip()
             since = datetime.fromtimestamp(os.fstat(fd).st_mtime, UTC)
             os.close(fd)
+            who = f"another process ({owner or 'unknown'}) uses"
+            if owner == str(os.getpid()):
+                who = f"this process ({owner}) already uses"
             raise HomeInUse(
-                f"another process ({owner or 'unknown'}) uses {self._path.parent},"
-                f" since {since:%Y-%m-%d %H:%M:%S}Z",
-                hint=IN_USE_HINT,
+                f"{who} {self._path.parent}, since {since:%Y-%m-%d %H:%M:%S}Z", hint=IN_USE_HINT
             ) from None
         self._taken(fd)
 
@@ -107,11 +109,12 @@ class HomeLock:
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd
+        file_locks.hold(fd)
 
     def release(self) -> None:
         """Release the lock."""
         if self._fd >= 0:
-            os.close(self._fd)
+            file_locks.release(self._fd)
             self._fd = -1
 
     def __enter__(self) -> Self:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oubliette.errors import HomeInUse
+from oubliette.runtime.files import file_locks
 from oubliette.runtime.files.home import DATABASE
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def held(base: Path, instance: str, home: Path) -> Generator[None]:
         yield
         path.unlink(missing_ok=True)
     finally:
-        os.close(fd)
+        file_locks.release(fd)
 
 
 def _acquired(path: Path, instance: str, home: Path) -> int:
@@ -62,6 +63,7 @@ def _acquired(path: Path, instance: str, home: Path) -> int:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is(fd, path):
+                file_locks.hold(fd)
                 return fd
         except BlockingIOError:
             who = _holder(os.pread(fd, _MAX, 0))

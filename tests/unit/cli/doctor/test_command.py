@@ -98,7 +98,7 @@ def test_the_lock_tells_whether_a_server_runs(home: Path) -> None:
     with HomeLock(home):
         check, running = checks.server(home)
         assert running
-        assert f"another process ({os.getpid()})" in told(check, "fail")
+        assert f"this process ({os.getpid()})" in told(check, "fail")
     check, running = checks.server(home)
     assert not running
 

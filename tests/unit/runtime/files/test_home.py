@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import stat
 from typing import TYPE_CHECKING
 
 import pytest
 
+from oubliette.errors import HomeInUse
 from oubliette.runtime.files import home as homes
+from oubliette.runtime.files.home import HomeLock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -40,3 +46,51 @@ def test_a_server_whose_agents_do_not_pass_through_its_home_closes_it(tmp_path: 
     tmp_path.chmod(0o711)
     homes.close(tmp_path)
     assert mode(tmp_path) == 0o700
+
+
+@contextlib.contextmanager
+def forked() -> Iterator[None]:
+    """A process that was forked now, and lives to the end of the block: a worker of a pool."""
+    waits, ends = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(ends)
+        os.read(waits, 1)
+        os._exit(0)
+    try:
+        yield
+    finally:
+        os.close(waits)
+        os.close(ends)
+        os.waitpid(pid, 0)
+
+
+def test_a_forked_process_does_not_keep_a_home_that_was_given_back(tmp_path: Path) -> None:
+    lock = HomeLock(tmp_path)
+    lock.acquire()
+    with forked():
+        lock.release()
+        with HomeLock(tmp_path), pytest.raises(HomeInUse, match=rf"this process \({os.getpid()}\)"):
+            HomeLock(tmp_path).acquire()
+
+
+def test_a_forked_process_does_not_keep_the_home_of_a_process_that_was_killed(
+    tmp_path: Path,
+) -> None:
+    told, tells = os.pipe()
+    waits, ends = os.pipe()
+    program = os.fork()
+    if program == 0:
+        HomeLock(tmp_path).acquire()
+        if os.fork() == 0:  # the worker, which outlives the program
+            os.close(ends)
+            os.write(tells, b"x")
+            os.read(waits, 1)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(program, 0)
+    assert os.read(told, 1) == b"x"
+    with HomeLock(tmp_path):
+        os.close(ends)
+    for fd in (told, tells, waits):
+        os.close(fd)

@@ -24,6 +24,7 @@ from oubliette.errors import ConfigError, HomeInUse, InvalidParameter, NotFound,
 from oubliette.json_values import check_values, is_fit, parse
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.files.home import CONTROL_SOCKET, HomeLock
+from oubliette.runtime.files.removal_watch import RemovalWatch
 from oubliette.tools.auth.scopes import Scope
 from oubliette.tools.registry import call
 from oubliette.tools.spec import CallContext
@@ -87,6 +88,15 @@ def listening(home: Path) -> Generator[socket.socket]:
     Raises:
         ConfigError: the socket cannot be created.
     """
+    listener = _bound(home)
+    try:
+        yield listener
+    finally:
+        listener.close()
+        (home / CONTROL_SOCKET).unlink(missing_ok=True)
+
+
+def _bound(home: Path) -> socket.socket:
     place = home / CONTROL_SOCKET
     try:
         place.unlink(missing_ok=True)
@@ -106,11 +116,7 @@ def listening(home: Path) -> Generator[socket.socket]:
             f"{place} cannot be made: {error.strerror}",
             hint="choose another --home, on a local file system",
         ) from error
-    try:
-        yield listener
-    finally:
-        listener.close()
-        place.unlink(missing_ok=True)
+    return listener
 
 
 class _HeldBriefly(Exception):
@@ -168,15 +174,43 @@ class ControlSocket:
         self._listener = listener
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
+        self._watch: RemovalWatch | None = None
+        self._again: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Serve connections, first those that wait already."""
-        self._server = await asyncio.start_unix_server(
-            self._accept, sock=self._listener, limit=MAX_LINE
-        )
+        """Serve connections, first those that wait already; make the socket again when it goes."""
+        await self._serve_at(self._listener)
+        try:
+            self._watch = RemovalWatch(self._home / CONTROL_SOCKET, self._removed)
+        except OSError as error:  # commands fail then, until the server is started again
+            _log.info("control socket not watched", reason=error.strerror or str(error))
+
+    async def _serve_at(self, listener: socket.socket) -> None:
+        self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=MAX_LINE)
+
+    def _removed(self) -> None:
+        """Begin to make the socket again, which something that cleans folders has removed."""
+        if self._again is None or self._again.done():
+            self._again = asyncio.create_task(self._listen_again(), name="control socket")
+
+    async def _listen_again(self) -> None:
+        before = self._server
+        try:
+            await self._serve_at(_bound(self._home))
+        except OublietteError as error:
+            _log.error("control socket lost", reason=error.message)
+            return
+        if before is not None:
+            before.close()
+        _log.warning("control socket made again", why="something has removed it")
 
     async def aclose(self) -> None:
         """Stop listening, end all links, remove the socket."""
+        if self._watch is not None:
+            self._watch.close()
+        if self._again is not None:
+            self._again.cancel()
+            await asyncio.gather(self._again, return_exceptions=True)
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -167,6 +167,7 @@ class Startup:
             self._stack.push_async_callback(
                 stopping, "kit", lambda: asyncio.to_thread(guest_bundle.remove_unused, base)
             )
+            await asyncio.to_thread(self._stack.enter_context, guest_bundle.in_use(base))
             self._zipapp = await asyncio.to_thread(zipapp_path)
             passed = self._stack.enter_context(registry.passed(self._passed_runtime))
             self._runtime = await open_runtime(self.config, base, self._zipapp, self.home, passed)

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
             """Let agents of another user connect."""
             ...
 
+        def listen_again(self) -> None:
+            """Make the socket again if it was removed."""
+            ...
+
         def drain(self) -> None:
             """Accept nothing more, end all processes, then leave."""
             ...
@@ -182,6 +186,14 @@ def _ticket(guest: CommandTarget, _link: GuestControlLink, request: Request) -> 
     return {"tickets": guest.tickets.issue(purpose, count)}
 
 
+def _listen(guest: CommandTarget, _link: GuestControlLink, _request: Request) -> Result:
+    try:
+        guest.listen_again()
+    except OSError as error:
+        raise VerbError("no_socket", f"it cannot be made again: {error.strerror}") from error
+    return {}
+
+
 def _ack(guest: CommandTarget, _link: GuestControlLink, request: Request) -> Result:
     process = _known(guest, request)
     streams = [
@@ -234,6 +246,7 @@ VERBS: dict[str, Verb] = {
     "expect": _expect,
     "unexpect": _unexpect,
     "ticket": _ticket,
+    "listen": _listen,
     "ack": _ack,
     "forget": _forget,
     "stats": _stats,

@@ -61,6 +61,7 @@ class GuestServer:
         self._control: GuestControlLink | None = None
         self._header_readers: dict[HeaderReader, None] = {}  # in order of arrival
         self._draining = False
+        self._agents_uid: int | None = None
         self._orphan_timer: LoopTimer | None = None
         # Before anybody can connect: who does may end it at once.
         loop.on_signal(signal.SIGCHLD, self._reap)
@@ -191,6 +192,7 @@ class GuestServer:
         if uid is None or self._admitted or uid == os.geteuid():
             return
         self._admitted = True
+        self._agents_uid = uid
         try:
             status = os.lstat(self._options.socket)
             # A sandbox may have changed the owner already, and left the guest no right to
@@ -198,6 +200,24 @@ class GuestServer:
                 os.chown(self._options.socket, uid, -1, follow_symlinks=False)
         except OSError as error:
             print(f"oubliette host: socket stays ours: {error.strerror}", file=sys.stderr)
+
+    def listen_again(self) -> None:
+        """Make the socket again if it was removed: what cleans folders for temporary files does so.
+
+        Raises:
+            OSError: The folder is gone too.
+
+        """
+        try:
+            if os.lstat(self._options.socket).st_ino == self._bound:
+                return
+        except FileNotFoundError:
+            pass
+        before = self._listener
+        self._listener = self._listen()
+        self.loop.unwatch(before.fileno())
+        before.close()
+        self.admit(self._agents_uid)
 
     # The control link
 

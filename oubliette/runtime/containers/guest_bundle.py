@@ -66,6 +66,16 @@ def remove_unused(base: Path) -> None:
 
 
 @contextlib.contextmanager
+def in_use(base: Path) -> Generator[None]:
+    """Keep `base` locked for the time of the `with` block: systemd-tmpfiles leaves it alone then.
+
+    Servers of one user have it locked together.
+    """
+    with _locked(base, fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
 def _locked(base: Path, how: int) -> Generator[None]:
     fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -43,14 +43,19 @@ def runtime_base(configured: Path | str | None = None, *, stranger: int | None =
     """
     uid = os.geteuid()
     parent = Path(configured) if configured is not None else _usual_parent(uid, stranger)
-    if configured is not None and not parent.exists():
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if stranger is not None:
-            let_pass(parent)
     base = parent.absolute() / f"oubliette-{uid}"
     _check_length(base / "01234567" / RELAY_SOCKET)
-    with contextlib.suppress(FileExistsError):
-        base.mkdir(mode=0o700)
+    try:
+        if configured is not None and not parent.exists():
+            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if stranger is not None:
+                let_pass(parent)
+        with contextlib.suppress(FileExistsError):
+            base.mkdir(mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"{base} cannot be made: {error.strerror}", hint="set containers.runtime_dir"
+        ) from error
     try:
         fd = os.open(base, _OPEN_DIR)
     except OSError as error:
@@ -118,9 +123,13 @@ def _check_length(socket: Path) -> None:
 def new_runtime_dir(base: Path) -> Path:
     """Make a new folder `<8 hex>` (0700) in `base`, for `ContainerSpec.runtime_dir`.
 
+    `base` is made again if it was removed, as what cleans folders for temporary files does.
+
     Raises:
-        ConfigError: the path of its socket is too long.
+        ConfigError: the path of its socket is too long, or `base` cannot be made.
     """
+    if not os.path.lexists(base):
+        runtime_base(base.parent)
     while True:
         folder = base / secrets.token_hex(4)
         _check_length(folder / RELAY_SOCKET)

@@ -27,6 +27,7 @@ from oubliette.json_values import parse_object
 from oubliette.runtime.guest import dial as dialing
 from oubliette.runtime.guest.errors import (
     CommandFailed,
+    GuestAbsent,
     GuestRefused,
     GuestUnreachable,
     LinkClosed,
@@ -319,6 +320,25 @@ class ControlLink:
 
     # ------------------------------------------------------------------ data links
 
+    async def _opened(self, header: bytes, limit: int) -> tuple[StreamReader, StreamWriter]:
+        """Connect and send `header`; if the socket was removed, the guest makes it again.
+
+        Raises:
+            GuestUnreachable: there is none, and none can be made: then this link ends too, as its
+                container is of no use any more.
+        """
+        try:
+            return await dialing.open_link(self._dial, header, limit)
+        except GuestAbsent as absent:
+            try:
+                await self.request("listen", {})
+                return await dialing.open_link(self._dial, header, limit)
+            except (CommandFailed, GuestAbsent) as error:  # its folder was removed, or moved
+                lost = GuestUnreachable(f"{absent}; {error}")
+                self._end(lost)
+                self._writer.close()
+                raise lost from error
+
     async def attach(self, proc: str, out: int = 0, err: int = 0) -> ProcessStream:
         """Open a process's output from these offsets on, and its input; evicts an older attach.
 
@@ -327,7 +347,7 @@ class ControlLink:
         """
         ticket = (await self.ticket("attach"))[0]
         header = wire.Attach(proc, out, err, ticket, self.version).line()
-        reader, writer = await dialing.open_link(self._dial, header, wire.MAX_FRAME)
+        reader, writer = await self._opened(header, wire.MAX_FRAME)
         return ProcessStream(reader, writer)
 
     async def upstream(
@@ -346,7 +366,7 @@ class ControlLink:
         """
         ticket = (await self.ticket("bare" if bare else "upstream"))[0]
         header = wire.Upstream(session, project, depth, ticket).line()
-        return await dialing.open_link(self._dial, header, limit)
+        return await self._opened(header, limit)
 
     async def connect_to(self, port: int) -> tuple[StreamReader, StreamWriter]:
         """Open a TCP connection to `port` on the loopback interface of the container.
@@ -368,7 +388,7 @@ class ControlLink:
         header = wire.Connect(port, ticket, self.version).line()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                reader, writer = await dialing.open_link(self._dial, header, MAX_UNREAD)
+                reader, writer = await self._opened(header, MAX_UNREAD)
                 try:
                     await dialing.read_line(reader)
                 except BaseException:

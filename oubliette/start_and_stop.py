@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
 
 STAGE_SECONDS: Final = 60.0  # for one stage of the start
 CLOSE_SECONDS: Final = 3.0  # for one part to close at the stop
+
+_REMEDIES: Final = {
+    errno.ENOSPC: "free some space on the disk of the home",
+    errno.EDQUOT: "the disk quota of this user is used up",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EROFS: "choose a home on a disk that can be written to, with --home",
+}
 
 log = structlog.get_logger("oubliette.server")
 
@@ -40,7 +48,11 @@ async def starting(name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[
     except OSError as error:
         if isinstance(error, OublietteError):
             raise
-        raise ConfigError(f"start-up: the stage {name!r} failed: {error}") from error
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or error
+        raise ConfigError(
+            f"start-up: the stage {name!r} failed: {what}",
+            hint=_REMEDIES.get(error.errno or 0, "oubliette doctor checks what a server needs"),
+        ) from error
     log.info("stage started", stage=name, seconds=round(time.monotonic() - began, 3))
 
 

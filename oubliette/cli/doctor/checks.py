@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -29,6 +30,8 @@ FREE_WARN: Final = 1024 * 1024 * 1024  # bytes
 START_SECONDS: Final = 20.0
 ANSWER_SECONDS: Final = 2.0
 PROJECT_SECONDS: Final = 10.0
+READ_SECONDS: Final = 5.0
+"""Time to look for damage in the database; a large one is not read to its end."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +191,7 @@ def port(config: Config, *, running: bool) -> Check:
 
 def database(path: Path) -> Check:
     """Check the version of the database, without changing it."""
+    from oubliette.runtime.store.errors import mending, remedy
     from oubliette.runtime.store.migrations import check, released
 
     newest = released()[-1].version
@@ -197,15 +201,31 @@ def database(path: Path) -> Check:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=2.0)) as connection:
             version = check(connection, newest)
+            damage = _damage(connection)
     except OublietteError as error:
         return failed("database", error, "move the file away, or choose another --home")
     except OSError as error:
         return bad("database", f"{path}: {error.strerror}", f"check the rights of {path.parent}")
     except sqlite3.Error as error:
-        return bad("database", f"{path}: {error}", "restore it from a backup, or move it away")
+        return bad("database", f"{path}: {error}", remedy(error, path))
+    if damage is not None:
+        return bad("database", f"{path}: {damage}", mending(path))
     if version < newest:
         return ok("database", f"schema {version}; serve will bring it to {newest}")
     return ok("database", f"schema {version}")
+
+
+def _damage(connection: sqlite3.Connection) -> str | None:
+    """Return the first damage of a file, None if there is none in what can be read in time."""
+    until = time.monotonic() + READ_SECONDS
+    connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
+    try:
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            return None
+        raise
+    return None if found == "ok" else str(found).removeprefix("*** in database main ***\n")
 
 
 def postgres(url: str) -> Check:

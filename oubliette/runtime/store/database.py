@@ -14,6 +14,7 @@ from urllib.parse import quote
 import tenacity
 
 from oubliette.errors import ConfigError
+from oubliette.runtime.store.errors import remedy
 from oubliette.runtime.store.migrations import check, migrate, released
 from oubliette.runtime.store.remembered import Remembered
 
@@ -84,7 +85,10 @@ class Database:
             with contextlib.closing(self.connect()) as connection:
                 self.version = migrate(connection, steps)
         except sqlite3.Error as error:
-            raise ConfigError(f"{self.path}: cannot be used as the database: {error}") from error
+            raise ConfigError(
+                f"{self.path}: cannot be used as the database: {error}",
+                hint=remedy(error, self.path),
+            ) from error
 
     def connect(self) -> sqlite3.Connection:
         """Return a connection that may write; return it with `release`."""

@@ -117,5 +117,8 @@ def _one_view(connection: sqlite3.Connection) -> Generator[None]:
     connection.execute("BEGIN")
     try:
         yield
-    finally:
-        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # a full disk has ended it already
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from oubliette.errors import StorageUnavailable, Unavailable
 from oubliette.runtime.store import queries
-from oubliette.runtime.store.errors import storage_fault
+from oubliette.runtime.store.errors import is_damage, storage_fault
 from oubliette.runtime.store.reader_threads import ReaderThreads
 
 if TYPE_CHECKING:
@@ -141,7 +141,10 @@ class Reader:
                 reason = storage_fault(error)
                 if reason is None:
                     raise
-                raise StorageUnavailable(f"the database cannot be read: {reason}") from error
+                raise StorageUnavailable(
+                    f"the database cannot be read: {reason}",
+                    hint="oubliette doctor shows how to mend it" if is_damage(error) else None,
+                ) from error
 
     @staticmethod
     def _viewed(

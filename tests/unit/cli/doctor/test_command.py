@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -33,6 +34,7 @@ from oubliette.control_socket import listening
 from oubliette.errors import ConfigError
 from oubliette.runtime.containers.process import unsandboxed
 from oubliette.runtime.files.home import HomeLock
+from oubliette.runtime.store import Database
 
 pytestmark = pytest.mark.sandboxless
 
@@ -114,7 +116,6 @@ def test_a_server_that_starts_is_no_failure(home: Path, monkeypatch: pytest.Monk
 def test_a_database_is_looked_at_and_not_changed(home: Path) -> None:
     path = home / "oubliette.db"
     assert "none yet" in told(checks.database(path), "ok")
-    from oubliette.runtime.store import Database
     from oubliette.runtime.store.migrations import released
 
     Database(path)
@@ -127,6 +128,22 @@ def test_a_database_is_looked_at_and_not_changed(home: Path) -> None:
     assert path.read_bytes() == before
     path.write_bytes(b"rubbish" * 1000)
     told(checks.database(path), "fail")
+
+
+def test_a_damaged_database_is_found_with_its_remedy(home: Path) -> None:
+    path = home / "oubliette.db"
+    Database(path).close()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(path.read_bytes())
+    for page in range(5 * 4096, len(data), 4096):
+        data[page : page + 512] = b"\xaa" * 512
+    path.write_bytes(data)
+    check = checks.database(path)
+    told(check, "fail")
+    assert "put a backup in their place" in (check.remedy or "")
+    path.write_bytes(b"no database" * 1000)
+    assert "backup" in (checks.database(path).remedy or "")
 
 
 def test_somebody_elses_database_is_told(home: Path) -> None:

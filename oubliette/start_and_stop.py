@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError
+from oubliette.errors import ConfigError, DeadlineExceeded, OublietteError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -28,6 +28,18 @@ _REMEDIES: Final = {
 log = structlog.get_logger("oubliette.server")
 
 
+def no_room(error: BaseException) -> Unavailable | None:
+    """Return the error for a machine that has no memory, or gives no thread; None: another one."""
+    thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    if not thread and not isinstance(error, MemoryError):
+        return None
+    what = "thread can be started" if thread else "memory is left"
+    return Unavailable(
+        f"no more {what} on this machine",
+        hint="raise the limits of processes (ulimit -u) and of memory (ulimit -v, control groups)",
+    )
+
+
 @contextlib.asynccontextmanager
 async def starting(name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[None]:
     """Run one stage of the start.
@@ -35,6 +47,7 @@ async def starting(name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[
     Raises:
         DeadlineExceeded: it took more than `seconds`.
         ConfigError: the system refused an operation; names the stage.
+        Unavailable: the machine has no room for another thread.
     """
     began = time.monotonic()
     try:
@@ -53,6 +66,10 @@ async def starting(name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[
             f"start-up: the stage {name!r} failed: {what}",
             hint=_REMEDIES.get(error.errno or 0, "oubliette doctor checks what a server needs"),
         ) from error
+    except (RuntimeError, MemoryError) as error:
+        if (refused := no_room(error)) is None:
+            raise
+        raise refused from error
     log.info("stage started", stage=name, seconds=round(time.monotonic() - began, 3))
 
 

@@ -169,6 +169,14 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         standard_streams.flush()
         print_error(usage.refused(error))
         sys.exit(1)
+    except (RuntimeError, MemoryError) as error:
+        from oubliette.start_and_stop import no_room
+
+        refused = no_room(error)
+        if refused is None:
+            raise
+        print_error(refused)
+        sys.exit(refused.exit_code)
     except UnicodeDecodeError as error:
         print_error(usage.not_text(error))
         sys.exit(2)

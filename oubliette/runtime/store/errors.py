@@ -64,7 +64,10 @@ def remedy(error: BaseException, path: Path) -> str:
     if code == sqlite3.SQLITE_BUSY:
         return "another program has it locked; the server is to be the only one that writes to it"
     # SQLite calls many refusals of the disk an I/O error, of a full one too.
-    return f"free some space at {path.parent}, or look at its disk; nothing was changed"
+    return (
+        f"free some space at {path.parent}, raise the limit of a file's size (ulimit -f), or look"
+        " at the disk; nothing was changed"
+    )
 
 
 def storage_fault(error: BaseException) -> str | None:

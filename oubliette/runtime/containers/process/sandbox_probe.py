@@ -7,6 +7,7 @@ sysctl, by AppArmor (Ubuntu 24.04) or by the container that we run in ourselves.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
@@ -95,6 +96,15 @@ def _in_the_way(place: Path, uid: int, home: Path | None) -> list[Path]:
     ]
 
 
+def _remedy(said: str) -> str:
+    """Return what to do about a program that does not even show its version."""
+    if os.strerror(errno.EMFILE) in said:
+        return "raise the limit of open files (ulimit -n)"
+    if not os.path.lexists("/proc/self"):
+        return "mount /proc, which the sandbox needs"
+    return _INSTALL
+
+
 def probe_bubblewrap(folder: Path, bwrap: str | None = None) -> Probe:
     """Run hello in the real sandbox. Blocks up to `PROBE_TIMEOUT`; `folder` is temporary."""
     path = bwrap or shutil.which("bwrap")
@@ -102,8 +112,10 @@ def probe_bubblewrap(folder: Path, bwrap: str | None = None) -> Probe:
         return Probe(ok=False, reason="bubblewrap (bwrap) is not installed", remedy=_INSTALL)
     code, version = _run([path, "--version"])
     if code:
-        return Probe(ok=False, reason=f"{path} does not run: {version}", remedy=_INSTALL)
-    _, usage = _run([path, "--help"])
+        return Probe(ok=False, reason=f"{path} does not run: {version}", remedy=_remedy(version))
+    code, usage = _run([path, "--help"])
+    if code:
+        return Probe(ok=False, reason=f"{path} does not run: {usage}", remedy=_remedy(usage))
     if any(option not in usage for option in ("--as-pid-1", "--perms", "--json-status-fd")):
         return Probe(
             ok=False,

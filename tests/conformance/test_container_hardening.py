@@ -7,19 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import errno
 import json
 import os
+import platform
+import shlex
 import socket
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from oubliette.errors import InvalidParameter, RuntimeFailure
+from oubliette.incontainer.io import linux
 from oubliette.runtime.containers import Mount
 from oubliette.runtime.containers.host_paths import make_owned
+from oubliette.runtime.containers.process import syscall_filter
 from oubliette.runtime.guest import CommandFailed
 from tests.conformance.engines import SECONDS, Bench, Running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.anyio
 
@@ -63,8 +73,10 @@ async def test_agents_have_no_privileges_and_can_get_none(bench: Bench) -> None:
     status = await attempt(running, "open('/proc/self/status').read()")
     rows = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert rows["NoNewPrivs"] == "1"
-    for name in ("CapPrm", "CapEff", "CapAmb"):
-        assert int(rows[name], 16) == 0
+    empty = ["CapPrm", "CapEff", "CapAmb"]
+    if bench.engine.name == "process":
+        empty += ["CapInh", "CapBnd"]
+    assert {name: int(rows[name], 16) for name in empty} == dict.fromkeys(empty, 0)
 
 
 async def test_folders_of_the_server_and_of_others_cannot_be_seen(isolated: Bench) -> None:
@@ -259,6 +271,121 @@ async def test_no_secret_of_the_servers_environment_is_inherited(
     with contextlib.suppress(PermissionError):
         with open(f"/proc/{pid}/environ", "rb") as environment:
             assert b"SECRET_OF_THE_SERVER" not in environment.read()
+
+
+@pytest.fixture
+def operators_key() -> Iterator[int]:
+    """A key in the session keyring of who started the server, as Kerberos or AFS keep one."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    numbers = syscall_filter.MACHINES[platform.machine()].refused
+    refused = linux.new_session_keyring()
+    text = b"do not tell"
+    serial = call(numbers["add_key"], b"user", b"of-the-operator", text, len(text), -3)
+    if refused or serial < 0:
+        pytest.skip("the kernel keeps no keys here")
+    yield serial
+    linux.new_session_keyring()
+
+
+KEYS = """
+import ctypes, sys
+call, keyctl, serial = ctypes.CDLL(None).syscall, int(sys.argv[1]), int(sys.argv[2])
+room = ctypes.create_string_buffer(64)
+READ, SEARCH, SESSION = 11, 10, -3
+call(keyctl, READ, serial, room, 64)
+found = call(keyctl, SEARCH, SESSION, b"user", b"of-the-operator", 0)
+call(keyctl, READ, found, room, 64)
+print(room.value)
+"""
+
+
+async def test_keys_of_who_started_the_server_are_not_inherited(
+    bench: Bench, operators_key: int
+) -> None:
+    """Over fork and exec a process keeps its session keyring, whatever its user and namespaces."""
+    running = await bench.start()
+    number = str(linux.KEYCTL[platform.machine()])
+    result = await running.python(KEYS, number, str(operators_key))
+    assert result.text == "b''\n", result.err
+
+
+REFUSED = """
+import ctypes, json, mmap, os, socket, struct, sys
+call = ctypes.CDLL(None, use_errno=True).syscall
+def outcome(number, *arguments):
+    result = call(number, *(ctypes.c_long(each) for each in arguments))
+    return 0 if result >= 0 else ctypes.get_errno()
+refused, ioctl, sockets, x32 = json.loads(sys.argv[1])
+print(json.dumps({
+    **{name: outcome(number, 0, 0, 0, 0, 0) for name, number in refused.items()},
+    "typed": outcome(ioctl, 0, (7 << 32) | 0x5412, 0),
+    "console": outcome(ioctl, 0, 0x541C, 0),
+    "hypervisor": outcome(sockets, (9 << 32) | 40, 1, 0),
+    "x32": outcome((1 << 30) | 39) if x32 else 38,
+}))
+"""
+GETPID_OF_32_BITS = """
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes.fromhex("b814000000cd80c3"))
+print(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))())
+"""
+
+
+async def test_system_calls_that_no_namespace_covers_are_refused(isolated: Bench) -> None:
+    machine = syscall_filter.MACHINES.get(platform.machine())
+    if isolated.engine.name != "process" or machine is None:
+        pytest.skip("engines have a filter of their own")
+    running = await isolated.start()
+    asked = json.dumps([machine.refused, machine.ioctl, machine.socket, machine.x32])
+    outcomes = json.loads((await running.python(REFUSED, asked)).text)
+    assert outcomes.pop("hypervisor") == errno.EAFNOSUPPORT
+    assert outcomes.pop("x32") == errno.ENOSYS
+    assert outcomes == dict.fromkeys(outcomes, errno.EPERM)
+    if platform.machine() == "x86_64":
+        # A kernel without 32-bit programs ends it; with them the call would give a pid.
+        assert (await running.python(GETPID_OF_32_BITS)).text in ("", f"-{errno.ENOSYS}\n")
+
+
+@pytest.mark.parametrize("program", ["bash -c 'echo ok'", "git --version", "node -e 1", "sh -c :"])
+async def test_programs_of_agents_run_in_the_filter(isolated: Bench, program: str) -> None:
+    argv = shlex.split(program)
+    running = await isolated.start()
+    if await attempt(running, f"__import__('shutil').which({argv[0]!r})") is None:
+        pytest.skip(f"there is no {argv[0]} in it")
+    done = await running.run(*argv, cwd="/")
+    assert done.exit is not None
+    assert done.exit.code == 0, done.err
+
+
+NO_RANDOM_ADDRESSES = 0x0040000
+
+
+async def test_agents_have_no_priority_of_the_server(bench: Bench) -> None:
+    """A service may be protected from the kernel's killer, run first, or have other settings."""
+    if bench.engine.image is not None:
+        pytest.skip("an engine sets these itself")
+    libc, adjust = ctypes.CDLL(None), Path("/proc/self/oom_score_adj")
+    before, nice = adjust.read_text(encoding="ascii"), os.getpriority(os.PRIO_PROCESS, 0)
+    libc.personality(NO_RANDOM_ADDRESSES)
+    try:
+        if os.geteuid() == 0:
+            os.setpriority(os.PRIO_PROCESS, 0, -5)
+            with contextlib.suppress(PermissionError):  # root of a machine that has less rights
+                adjust.write_text("-500", encoding="ascii")
+        running = await bench.start()
+    finally:
+        libc.personality(0)
+        if os.geteuid() == 0:
+            os.setpriority(os.PRIO_PROCESS, 0, nice)
+            adjust.write_text(before, encoding="ascii")
+    found = await attempt(
+        running,
+        "[open('/proc/self/oom_score_adj').read(), os.getpriority(os.PRIO_PROCESS, 0) >= 0,"
+        " open('/proc/self/personality').read()]",
+    )
+    assert not found[0].startswith("-")
+    assert found[1:] == [True, "00000000\n"]
 
 
 async def test_a_link_planted_for_a_folder_is_not_followed(bench: Bench) -> None:

@@ -49,7 +49,8 @@ def sandbox(config: Config, home: Path | None = None) -> tuple[list[Check], bool
         found = probe_bubblewrap(base)
         if found.ok:
             network = "" if found.network_none else "; network none does not work here"
-            checks.append(ok("bubblewrap", f"{found.version}{network}"))
+            filtered = "" if found.filtered else "; system calls are not filtered here"
+            checks.append(ok("bubblewrap", f"{found.version}{network}{filtered}"))
         else:
             checks.append(bad("bubblewrap", found.reason or "does not work", found.remedy))
             return checks, False

@@ -357,6 +357,8 @@ def main(arguments: list[str], *, relay: bool = False) -> int:
     """Run the guest until it is drained; returns the exit code."""
     from .options import UsageError, read_key, read_options
 
+    linux.new_session_keyring()
+    linux.forget_priority()
     linux.hide_from_tracers()
     # A program that embeds a server may have blocked some, and children inherit that
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -367,6 +369,8 @@ def main(arguments: list[str], *, relay: bool = False) -> int:
     except UsageError as error:
         print(f"oubliette host: {error}", file=sys.stderr)
         return 2
+    if not options.new_privileges:
+        linux.drop_spare_capabilities()
     linux.keep_from_children()
     linux.adopt_orphans()
     raise_file_limit()

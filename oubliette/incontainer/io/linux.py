@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
@@ -20,17 +22,103 @@ GENERATIONS = 64  # parents of a peer that are searched
 ENVIRON_LIMIT = 1 << 20  # bytes of /proc/<pid>/environ searched
 
 
-def _load_prctl() -> Callable[[int, int], int]:
+def _load(name: str) -> Callable[..., int]:
+    """Return a function of the C library: its result, or minus the error's number."""
     try:
         import ctypes
 
-        call = ctypes.CDLL(None, use_errno=True).prctl
+        call = getattr(ctypes.CDLL(None, use_errno=True), name)
+        of_thread = ctypes.get_errno
     except (ImportError, OSError, AttributeError):
-        return lambda _option, _value: -1
-    return lambda option, value: int(call(option, value, 0, 0, 0))
+        return lambda *_arguments: -errno.ENOSYS
+
+    def called(*arguments: object) -> int:
+        result = int(call(*arguments))
+        return result if result >= 0 else -of_thread()
+
+    return called
 
 
-prctl = _load_prctl()  # (option, value) -> 0, or -1 where it was refused or is not there
+_prctl = _load("prctl")
+
+
+def prctl(option: int, value: int) -> int:
+    """Call it; negative where it was refused or is not there."""
+    return _prctl(option, value, 0, 0, 0)
+
+
+KEYCTL = {"x86_64": 250, "aarch64": 219}  # its number as a system call
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+
+
+def new_session_keyring() -> int:
+    """Leave the session keyring that this thread has inherited, for a new one; 0, or the error.
+
+    Over fork and exec a process keeps it and may read the keys in it, as another user too: those
+    of Kerberos, AFS or an encrypted home of whom started the server.
+    """
+    number = KEYCTL.get(os.uname().machine)
+    if number is None or struct.calcsize("P") != 8:
+        return errno.ENOSYS
+    return max(0, -_load("syscall")(number, _KEYCTL_JOIN_SESSION_KEYRING, None))
+
+
+_CAP_SETPCAP = 8
+_CAP_VERSION = 0x20080522
+_CAPABILITIES = 64  # that there can be
+
+
+def drop_spare_capabilities() -> None:
+    """Let nothing that is started gain a capability: empty the bounding and inheritable sets.
+
+    Root's guest in a sandbox has the right for that, and gives it up with it. Elsewhere it is
+    refused: an engine, or the user namespace of an ordinary user, has emptied them before.
+    """
+    for number in range(_CAPABILITIES):
+        prctl(PR_CAPBSET_DROP, number)
+    import ctypes
+
+    head = struct.pack("=Ii", _CAP_VERSION, 0)
+    sets = ctypes.create_string_buffer(24)  # effective, permitted, inheritable: twice 32 bits
+    if _load("capget")(head, sets):
+        return
+    low = list(struct.unpack("=6I", sets.raw))
+    low[0] &= ~(1 << _CAP_SETPCAP)
+    low[1] &= ~(1 << _CAP_SETPCAP)
+    low[2] = low[5] = 0
+    _load("capset")(head, struct.pack("=6I", *low))
+
+
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_DOMAIN = 0xFF  # of a personality; above are flags, such as that addresses are not random
+
+
+def forget_priority() -> None:
+    """Give up what the server has before other programs: it is for the server, not for agents.
+
+    A service may be protected from the kernel's killer for lack of memory, or be real-time; its
+    agents would be too, and the machine would kill others for their memory.
+    """
+    if _read("/proc/self/oom_score_adj", 32).startswith(b"-"):
+        try:
+            with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+                file.write("0")
+        except OSError:
+            pass  # a read-only /proc; an engine has set what holds here
+    try:
+        if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        if os.getpriority(os.PRIO_PROCESS, 0) < 0:
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
+    except OSError:
+        pass  # an outer filter of system calls, of an engine that sets them itself
+    ioprio_set = _IOPRIO_SET.get(os.uname().machine)
+    if ioprio_set is not None and struct.calcsize("P") == 8:
+        _load("syscall")(ioprio_set, 1, 0, 0)  # of this process; its nice value decides
+    personality = _load("personality")
+    now = personality(0xFFFFFFFF)  # asks
+    if now > 0:
+        personality(now & _DOMAIN)
 
 
 def hide_from_tracers() -> bool:

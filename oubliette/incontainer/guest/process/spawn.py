@@ -143,6 +143,8 @@ def _become(spec: Spec, streams: tuple[int, int, int], report: int, parent: int)
             os.setgid(spec.gid)
         if spec.uid is not None:
             os.setuid(spec.uid)
+            # Afterwards, so that it counts for them: an ordinary user has a few hundred keys.
+            linux.new_session_keyring()
         if not new_privileges:
             linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
         # After the change of user, which would clear it. An agent must not outlive its guest.

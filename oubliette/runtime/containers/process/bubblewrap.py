@@ -47,8 +47,9 @@ _ETC: Final = (
 
 _GIVEN: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/proc", "/dev", "/tmp", "/run")  # noqa: S108
 
-_ROOT_CAPABILITIES: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL")
-"""Capabilities that root's guest needs to start agents under another user and to end them."""
+_ROOT_CAPABILITIES: Final = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SETPCAP")
+"""Capabilities that root's guest needs to start agents under another user and to end them, and,
+for a moment, to empty the bounding set."""
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,17 +80,21 @@ def arguments(
     sources: Mapping[str, int] | None = None,
     tmp_bytes: int | None = None,
     data: Mapping[str, int] | None = None,
+    filter_fd: int | None = None,
     info_fd: int | None = None,
     status_fd: int | None = None,
 ) -> list[str]:
     """Return the whole argv. `data` maps files inside to descriptors of their content.
 
-    `sources` maps the targets of mounts to descriptors of their sources; bwrap closes both kinds.
+    `sources` maps the targets of mounts to descriptors of their sources, `filter_fd` is one of the
+    filter of system calls; bwrap closes all of them.
 
     `--die-with-parent` is not used: the container must outlive a killed server. The environment is
     set by the caller's `exec`, since every process can read a command line.
     """
     argv = [sandbox.bwrap, *_namespaces(network, root=sandbox.root)]
+    if filter_fd is not None:
+        argv += ["--seccomp", str(filter_fd)]
     if info_fd is not None:
         argv += ["--info-fd", str(info_fd)]
     if status_fd is not None:

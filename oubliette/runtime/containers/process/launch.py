@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import select
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from oubliette.errors import DeadlineExceeded, RuntimeFailure
+from oubliette.incontainer.io import linux
 from oubliette.runtime.containers.process import procfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Executor
     from pathlib import Path
 
 
@@ -87,6 +91,7 @@ def _unbreakable_pipe() -> tuple[int, int]:
 async def launch(
     argv: Callable[[Pipes], Sequence[str]],
     *,
+    thread: Executor,
     env: Mapping[str, str],
     log: Path,
     status: Path,
@@ -99,7 +104,7 @@ async def launch(
     """Fork, exec, and wait for the info and for `ready` within `timeout` seconds.
 
     `uid` (only as root) is the user of the child; None = ours. `data` are further descriptors to
-    inherit; they stay open here.
+    inherit; they stay open here. `thread` is the result of `start_thread`.
 
     Raises:
         RuntimeFailure: the process could not be started, or ended before it was ready.
@@ -120,7 +125,9 @@ async def launch(
         close_later(info_read)
         pipes = Pipes(ready_write, info_write, status_fd)
         try:
-            child = _forked(argv(pipes), pipes, env=env, log_fd=log_fd, data=data, uid=uid)
+            child = thread.submit(
+                _forked, argv(pipes), pipes, env=env, log_fd=log_fd, data=data, uid=uid
+            ).result()
         except OSError as error:
             raise RuntimeFailure(f"the container's process cannot be started: {error}") from error
         finally:
@@ -138,6 +145,27 @@ async def launch(
             kill_now(started)
             raise
         return started
+
+
+def start_thread() -> ThreadPoolExecutor:
+    """Return the one thread that starts containers, without the keys of who started the server.
+
+    The session keyring is a thread's own, and all that it starts keeps it: over exec, into
+    every namespace, as every user. Only this thread leaves it: the server may need its keys.
+
+    Raises:
+        RuntimeFailure: the kernel refuses another keyring.
+    """
+    thread = ThreadPoolExecutor(1, "container start")
+    refused = thread.submit(linux.new_session_keyring).result()
+    # Not there, or closed by an outer filter of system calls: then agents cannot reach it either.
+    if refused and refused not in {errno.ENOSYS, errno.EPERM}:
+        thread.shutdown()
+        raise RuntimeFailure(
+            f"containers cannot be kept from the server's session keyring: {os.strerror(refused)}",
+            hint="see /proc/key-users; the sysctl kernel.keys.maxkeys limits the keys of a user",
+        )
+    return thread
 
 
 def _forked(

@@ -30,6 +30,7 @@ from oubliette.runtime.containers.base import (
 )
 from oubliette.runtime.containers.process import (
     adoption,
+    launch,
     sandbox_probe,
     start,
     state_file,
@@ -40,6 +41,7 @@ from oubliette.runtime.containers.process.sandbox_plan import SandboxPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Executor
     from pathlib import Path
     from typing import Literal
 
@@ -76,6 +78,7 @@ class ProcessRuntime:
         self._probe: sandbox_probe.Probe | None = None
         self._bundle: guest_bundle.Kit | None = None
         self._containers: dict[str, ProcessContainer] = {}
+        self._thread: Executor | None = None
 
     @property
     def name(self) -> str:
@@ -204,7 +207,11 @@ class ProcessRuntime:
                 raise RuntimeFailure(f"container {container_id} is running already")
             found = await self._ready()
             try:
-                await start.start(container, found, self._install(found), key, timeout)
+                self._thread = self._thread or launch.start_thread()
+                tools = self._install(found)
+                await start.start(
+                    container, found, tools, key, thread=self._thread, timeout=timeout
+                )
             except (OSError, OublietteError) as error:
                 self._after_failure(container)
                 text, _ = state_file.tail(container.plan.log, 5)
@@ -298,6 +305,9 @@ class ProcessRuntime:
         for container in self._containers.values():
             container.release()
         self._containers.clear()
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
 
     # ------------------------------------------------------------------
 

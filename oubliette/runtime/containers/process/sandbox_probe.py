@@ -18,8 +18,10 @@ from typing import Final
 import msgspec
 
 from oubliette.runtime.containers import host_paths, layout
-from oubliette.runtime.containers.process import bubblewrap
+from oubliette.runtime.containers.process import bubblewrap, syscall_filter
 
+_WAYS: Final = (("none", True), ("none", False), ("host", True), ("host", False))
+"""Networks, each with and without a filter of system calls, the closest first."""
 PROBE_TIMEOUT: Final = 15.0  # seconds
 OLDEST_PYTHON: Final = (3, 9)
 _SYSTEM_PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
@@ -37,6 +39,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     network_none: bool = False
     sizes: bool = True
     bind_fd: bool = False
+    filtered: bool = False
+    """System calls are filtered."""
     bwrap: str = "bwrap"
     reason: str | None = None
     remedy: str | None = None
@@ -56,7 +60,9 @@ _NAMESPACES: Final = (
 )
 
 
-def _run(argv: list[str], timeout: float = PROBE_TIMEOUT) -> tuple[int, str]:
+def _run(
+    argv: list[str], timeout: float = PROBE_TIMEOUT, inherited: tuple[int, ...] = ()
+) -> tuple[int, str]:
     try:
         done = subprocess.run(
             argv,
@@ -65,6 +71,7 @@ def _run(argv: list[str], timeout: float = PROBE_TIMEOUT) -> tuple[int, str]:
             stderr=subprocess.STDOUT,
             env={"PATH": layout.PATH, "LANG": "C.UTF-8"},
             cwd="/",
+            pass_fds=inherited,
             timeout=timeout,
             check=False,
         )
@@ -133,11 +140,8 @@ def probe_bubblewrap(folder: Path, bwrap: str | None = None) -> Probe:
             wrappers=folder,
             sizes="--size" in usage,
         )
-        for network in ("none", "host"):
-            command = [python, "-I", "-c", _HELLO]
-            code, text = _run(
-                bubblewrap.arguments(sandbox, command=command, network=network, tmp_bytes=1 << 20)
-            )
+        for network, filtered in _WAYS:
+            code, text = _tried(sandbox, python, network, filtered=filtered)
             if code == 0 and _is_hello(text):
                 return Probe(
                     ok=True,
@@ -147,11 +151,33 @@ def probe_bubblewrap(folder: Path, bwrap: str | None = None) -> Probe:
                     network_none=network == "none",
                     sizes=sandbox.sizes,
                     bind_fd="--bind-fd" in usage and "--ro-bind-fd" in usage,
+                    filtered=filtered,
                     bwrap=path,
                 )
             failure = f"{python} in {version}: exit {code}: {text[-300:]}"
     remedy = _NAMESPACES if "amespace" in failure or "ermission" in failure else _INSTALL
     return Probe(ok=False, version=version, reason=failure, remedy=remedy)
+
+
+def _tried(
+    sandbox: bubblewrap.Sandbox, python: str, network: str, *, filtered: bool
+) -> tuple[int, str]:
+    """Run hello in the sandbox, and in the filter of system calls."""
+    program = syscall_filter.program() if filtered else b""
+    if program is None:
+        return 127, "the system calls of this machine are not known"
+    with contextlib.ExitStack() as stack:
+        filter_fd = None
+        if filtered:
+            filter_fd = os.memfd_create("filter")
+            stack.callback(os.close, filter_fd)
+            os.write(filter_fd, program)
+            os.lseek(filter_fd, 0, os.SEEK_SET)
+        command = [python, "-I", "-c", _HELLO]
+        argv = bubblewrap.arguments(
+            sandbox, command=command, network=network, tmp_bytes=1 << 20, filter_fd=filter_fd
+        )
+        return _run(argv, inherited=() if filter_fd is None else (filter_fd,))
 
 
 def _is_hello(text: str) -> bool:

@@ -16,10 +16,17 @@ from oubliette.errors import RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.runtime.containers import host_paths
 from oubliette.runtime.containers.base import KEY_FILE, RELAY_SOCKET
-from oubliette.runtime.containers.process import bubblewrap, launch, procfs, state_file
+from oubliette.runtime.containers.process import (
+    bubblewrap,
+    launch,
+    procfs,
+    state_file,
+    syscall_filter,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from concurrent.futures import Executor
 
     from oubliette.runtime.containers import guest_bundle
     from oubliette.runtime.containers.base import ContainerSpec
@@ -33,6 +40,8 @@ async def start(
     found: sandbox_probe.Probe,
     tools: guest_bundle.Kit,
     key: bytes,
+    *,
+    thread: Executor,
     timeout: float,
 ) -> None:
     """Start the guest, wait `timeout` seconds until it listens, and watch for its end.
@@ -49,6 +58,7 @@ async def start(
     with contextlib.ExitStack() as stack:
         data: dict[str, int] = {}
         sources: dict[str, int] = {}
+        filters = _filter(stack) if plan.sandboxed and found.filtered else ()
         if plan.sandboxed:
             data = _etc(plan.agent_uid, stack)
             sources = _sources(spec, stack)
@@ -57,14 +67,18 @@ async def start(
             command = plan.command(inside, pipes.ready)
             if not plan.sandboxed:
                 return command
-            return _in_sandbox(plan, found, tools, command, pipes, data=data, sources=sources)
+            filter_fd = filters[0] if filters else None
+            return _in_sandbox(
+                plan, found, tools, command, pipes, data=data, sources=sources, filter_fd=filter_fd
+            )
 
         started = await launch.launch(
             argv,
+            thread=thread,
             env={**inside.env, **spec.env},
             log=plan.log,
             status=plan.status,
-            data=(*data.values(), *(sources.values() if found.bind_fd else ())),
+            data=(*filters, *data.values(), *(sources.values() if found.bind_fd else ())),
             wait_info=plan.sandboxed,
             wait_ready=spec.command is None,
             uid=plan.host_uid,
@@ -83,6 +97,7 @@ def _in_sandbox(
     *,
     data: Mapping[str, int],
     sources: Mapping[str, int],
+    filter_fd: int | None,
 ) -> Sequence[str]:
     """Return the command line of bubblewrap that runs `command`."""
     spec = plan.spec
@@ -103,6 +118,7 @@ def _in_sandbox(
         sources=sources if found.bind_fd else None,
         tmp_bytes=spec.limits.tmp_bytes,
         data=data,
+        filter_fd=filter_fd,
         info_fd=pipes.info,
         status_fd=pipes.status,
     )
@@ -154,9 +170,19 @@ def _etc(uid: int | None, stack: contextlib.ExitStack) -> dict[str, int]:
     contents = {"/etc/passwd": bubblewrap.passwd(who), "/etc/group": bubblewrap.group(who)}
     data: dict[str, int] = {}
     for target, content in contents.items():
-        fd = os.memfd_create(target.rpartition("/")[2])
-        stack.callback(os.close, fd)
-        os.write(fd, content)
-        os.lseek(fd, 0, os.SEEK_SET)
-        data[target] = fd
+        data[target] = _in_memory(target.rpartition("/")[2], content, stack)
     return data
+
+
+def _filter(stack: contextlib.ExitStack) -> tuple[int, ...]:
+    """Open a descriptor of the filter of system calls."""
+    program = syscall_filter.program()
+    return () if program is None else (_in_memory("filter", program, stack),)
+
+
+def _in_memory(name: str, content: bytes, stack: contextlib.ExitStack) -> int:
+    fd = os.memfd_create(name)
+    stack.callback(os.close, fd)
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd

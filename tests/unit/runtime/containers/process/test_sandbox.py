@@ -67,9 +67,9 @@ def following(argv: list[str], option: str) -> list[str]:
 # ---------------------------------------------------------------- the command line
 
 
-def test_root_keeps_three_capabilities_and_no_user_namespace() -> None:
+def test_root_keeps_four_capabilities_and_no_user_namespace() -> None:
     argv = bubblewrap.arguments(SANDBOX, command=["true"])
-    assert following(argv, "--cap-add") == ["CAP_SETUID", "CAP_SETGID", "CAP_KILL"]
+    assert following(argv, "--cap-add") == [*"CAP_SETUID CAP_SETGID CAP_KILL CAP_SETPCAP".split()]
     assert "--unshare-user" not in argv
 
 

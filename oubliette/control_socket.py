@@ -236,6 +236,7 @@ class ControlSocket:
             writer.close()
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        first = True
         while True:
             try:
                 async with asyncio.timeout(IDLE_SECONDS):
@@ -246,6 +247,9 @@ class ControlSocket:
                 return
             if not line.endswith(b"\n"):
                 return
+            if first and not _is_object(line):
+                return  # no client of ours, perhaps a program that was led here: no answer
+            first = False
             number, answer = await self._answer(line, writer)
             writer.write(_line(number, answer))
             await writer.drain()
@@ -293,6 +297,12 @@ def _teller(writer: StreamWriter, number: Any) -> Callable[[str], None]:
             writer.write(_line(number, {"progress": line}))
 
     return report
+
+
+def _is_object(line: bytes) -> bool:
+    with contextlib.suppress(InvalidParameter):
+        return isinstance(parse(line), dict)
+    return False
 
 
 def _error(error: OublietteError) -> dict[str, Any]:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
             """Let agents of another user connect."""
             ...
 
-        def listen_again(self) -> None:
-            """Make the socket again if it was removed."""
+        def listen_again(self) -> int:
+            """Make the socket again if it was removed; return its inode."""
             ...
 
         def drain(self) -> None:
@@ -188,10 +188,9 @@ def _ticket(guest: CommandTarget, _link: GuestControlLink, request: Request) -> 
 
 def _listen(guest: CommandTarget, _link: GuestControlLink, _request: Request) -> Result:
     try:
-        guest.listen_again()
+        return {"inode": guest.listen_again()}
     except OSError as error:
         raise VerbError("no_socket", f"it cannot be made again: {error.strerror}") from error
-    return {}
 
 
 def _ack(guest: CommandTarget, _link: GuestControlLink, request: Request) -> Result:

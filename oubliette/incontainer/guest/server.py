@@ -201,8 +201,11 @@ class GuestServer:
         except OSError as error:
             print(f"oubliette host: socket stays ours: {error.strerror}", file=sys.stderr)
 
-    def listen_again(self) -> None:
+    def listen_again(self) -> int:
         """Make the socket again if it was removed: what cleans folders for temporary files does so.
+
+        Returns:
+            Its inode.
 
         Raises:
             OSError: The folder is gone too.
@@ -210,7 +213,7 @@ class GuestServer:
         """
         try:
             if os.lstat(self._options.socket).st_ino == self._bound:
-                return
+                return self._bound
         except FileNotFoundError:
             pass
         before = self._listener
@@ -218,6 +221,7 @@ class GuestServer:
         self.loop.unwatch(before.fileno())
         before.close()
         self.admit(self._agents_uid)
+        return self._bound
 
     # The control link
 

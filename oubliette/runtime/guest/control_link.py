@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from oubliette.runtime.containers.base import Dial
+    from oubliette.runtime.containers.unix_socket import Inode
     from oubliette.runtime.guest.messages import Hello
 
 CONNECT_TIMEOUT: Final = 10.0  # seconds for the connection, both proofs and `hello`
@@ -61,10 +62,13 @@ class ControlLink:
         reader: StreamReader,
         writer: StreamWriter,
         hello: Hello,
+        *,
+        inode: Inode | None,
         on_event: Callable[[GuestEvent], object] | None,
     ) -> None:
         self.hello = hello
         self._dial = dial
+        self._inode = inode
         self._reader = reader
         self._writer = writer
         self._on_event = on_event
@@ -105,7 +109,10 @@ class ControlLink:
         header = wire.ControlHeader(nonce).line()
         try:
             async with asyncio.timeout(timeout):
-                reader, writer = await dialing.open_link(dial, header, wire.MAX_CONTROL_LINE)
+                inode = dialing.inode_at(dial)
+                reader, writer = await dialing.open_link(
+                    dial, header, wire.MAX_CONTROL_LINE, inode=inode
+                )
                 try:
                     hello = await handshake(reader, writer, key, nonce, epoch)
                 except BaseException:
@@ -113,7 +120,7 @@ class ControlLink:
                     raise
         except TimeoutError as error:
             raise GuestUnreachable(f"the guest did not answer within {timeout:g} s") from error
-        return cls(dial, reader, writer, hello, on_event)
+        return cls(dial, reader, writer, hello, inode=inode, on_event=on_event)
 
     # ------------------------------------------------------------------ state
 
@@ -323,17 +330,21 @@ class ControlLink:
     async def _opened(self, header: bytes, limit: int) -> tuple[StreamReader, StreamWriter]:
         """Connect and send `header`; if the socket was removed, the guest makes it again.
 
+        The socket has to be the one that answered the handshake, or the one that the guest made.
+
         Raises:
             GuestUnreachable: there is none, and none can be made: then this link ends too, as its
                 container is of no use any more.
         """
         try:
-            return await dialing.open_link(self._dial, header, limit)
+            return await dialing.open_link(self._dial, header, limit, inode=self._inode)
         except GuestAbsent as absent:
             try:
-                await self.request("listen", {})
-                return await dialing.open_link(self._dial, header, limit)
-            except (CommandFailed, GuestAbsent) as error:  # its folder was removed, or moved
+                made = await self.request("listen", {})
+                if self._inode is not None:
+                    self._inode = (self._inode[0], int(made["inode"]))
+                return await dialing.open_link(self._dial, header, limit, inode=self._inode)
+            except (CommandFailed, GuestUnreachable) as error:  # its folder was removed, or moved
                 lost = GuestUnreachable(f"{absent}; {error}")
                 self._end(lost)
                 self._writer.close()

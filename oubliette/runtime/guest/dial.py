@@ -8,20 +8,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oubliette.incontainer import wire
-from oubliette.runtime.containers.unix_socket import connected
+from oubliette.runtime.containers.unix_socket import connected, inode_of
 from oubliette.runtime.guest.errors import GuestAbsent, GuestRefused, GuestUnreachable, LinkClosed
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
 
     from oubliette.runtime.containers.base import Dial
+    from oubliette.runtime.containers.unix_socket import Inode
 
 
 _ABSENT = (ConnectionRefusedError, FileNotFoundError)
 
 
-async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader, StreamWriter]:
+async def open_link(
+    dial: Dial, header: bytes, limit: int, *, inode: Inode | None = None
+) -> tuple[StreamReader, StreamWriter]:
     """Connect and send `header`. `limit` is half of the buffer size at which the reader pauses.
+
+    `inode` is the socket that proved itself in a handshake: another one is refused.
 
     Raises:
         GuestAbsent: the socket does not listen.
@@ -29,14 +34,33 @@ async def open_link(dial: Dial, header: bytes, limit: int) -> tuple[StreamReader
     """
     try:
         if isinstance(dial, Path):
-            reader, writer = await asyncio.open_unix_connection(sock=connected(dial), limit=limit)
+            reader, writer = await asyncio.open_unix_connection(
+                sock=connected(dial, inode), limit=limit
+            )
         else:
             reader, writer = await dial(limit)
     except OSError as error:
-        kind = GuestAbsent if isinstance(error, _ABSENT) else GuestUnreachable
-        raise kind(f"no guest listens at {_where(dial)}: {error.strerror}") from error
+        raise _unreachable(dial, error) from error
     writer.write(header)
     return reader, writer
+
+
+def inode_at(dial: Dial) -> Inode | None:
+    """Return the socket that is there now; None where there is no socket on this machine.
+
+    Raises:
+        GuestAbsent: there is none yet.
+        GuestUnreachable: something else is in its place.
+    """
+    try:
+        return inode_of(dial) if isinstance(dial, Path) else None
+    except OSError as error:
+        raise _unreachable(dial, error) from error
+
+
+def _unreachable(dial: Dial, error: OSError) -> GuestUnreachable:
+    kind = GuestAbsent if isinstance(error, _ABSENT) else GuestUnreachable
+    return kind(f"no guest listens at {_where(dial)}: {error.strerror}")
 
 
 def _where(dial: Dial) -> str:

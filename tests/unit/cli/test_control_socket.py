@@ -126,6 +126,17 @@ async def test_values_that_could_not_be_sent_are_refused_and_the_link_goes_on(ho
     ]
 
 
+@pytest.mark.parametrize(
+    "first", [b"OUBLIETTE-HOST 1 0f\n", b"GET / HTTP/1.1\n", b"[]\n", b'"x"\n', b"7\n", b"\n"]
+)
+@pytest.mark.usefixtures("opened")
+async def test_who_does_not_begin_as_a_client_of_ours_hears_nothing(
+    home: Path, first: bytes
+) -> None:
+    """Another program of the same user may be led here by a link, and send lines of others."""
+    assert await raw(home, first, b'{"id": 1, "verb": "status"}\n') == []
+
+
 @pytest.mark.usefixtures("opened")
 async def test_only_the_owner_may_open_it(home: Path) -> None:
     assert stat.S_IMODE((home / "control.sock").stat().st_mode) == 0o600
@@ -172,9 +183,10 @@ async def test_another_user_is_told_by_the_system(monkeypatch: pytest.MonkeyPatc
 async def test_a_bad_line_is_answered_and_the_link_goes_on(
     home: Path, line: bytes, code: str
 ) -> None:
-    answers = await raw(home, line, b'{"id":"x","verb":"status"}\n')
-    assert answers[0]["error"]["code"] == code
-    assert answers[1] == {"id": "x", "ok": {"pid": 7, "url": "http://x/mcp"}}
+    status = b'{"id":"x","verb":"status"}\n'
+    _, answer, after = await raw(home, status, line, status)
+    assert answer["error"]["code"] == code
+    assert after == {"id": "x", "ok": {"pid": 7, "url": "http://x/mcp"}}
 
 
 @pytest.mark.usefixtures("opened")

@@ -92,6 +92,8 @@ class Token(Record, frozen=True):
     """Session of a minted key, which is valid on that session's link only, until it ends."""
     transports: tuple[str, ...] = msgspec.field(default=("http", "socket"), name="doors")
     """Transports over which the key is valid, of `http` and `socket`."""
+    users: tuple[str, ...] = ()
+    """Users (`external_id`s of workspaces) for whom the key may act; see `tools/user_rights.py`."""
 
 
 class ProjectRepository(Record, frozen=True):

@@ -49,6 +49,13 @@ def create(  # noqa: PLR0917 - one parameter per option
             help="Time until it expires, such as 90s, 12h or 30d; unset: never.",
         ),
     ] = None,
+    user: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="User (external_id of workspaces) for whom it may act, of those that credentials"
+            " are restricted to; can be repeated. Unset: all, and none with project:<id>.",
+        ),
+    ] = None,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
@@ -61,10 +68,11 @@ def create(  # noqa: PLR0917 - one parameter per option
             "scope": scope,
             "principal": principal,
             "expires_in_seconds": expires_in,
+            "users": user or [],
         },
     )
     if output is Format.json:
-        names = ("token", "token_id", "scope", "principal", "expires_at")
+        names = ("token", "token_id", "scope", "principal", "expires_at", "users")
         print_json({field: made[field] for field in names})
         return
     if sys.stdout.isatty():

@@ -88,4 +88,5 @@ def _context(token: Token) -> CallContext:
         transport="http",
         minted=token.session_id is not None,
         expires_at=token.expires_at,
+        users=token.users,
     )

@@ -29,6 +29,7 @@ def context_of(token: Token, transport: Transport, session_id: str | None = None
         session_id=session_id,
         minted=token.session_id is not None,
         expires_at=token.expires_at,
+        users=token.users,
     )
 
 

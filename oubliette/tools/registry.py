@@ -50,6 +50,7 @@ from oubliette.tools.handlers import (
     workspaces,
 )
 from oubliette.tools.tool_result import failure, success
+from oubliette.tools.user_rights import check_users
 
 if TYPE_CHECKING:
     import msgspec
@@ -235,6 +236,7 @@ async def carry_out(
     try:
         _check_scope(tool, context)
         params = validation.decode(tool.params, arguments, tool.name)
+        await check_users(services, context, tool, params)
         answer = await tool.handler(services, context, params)
         outcome = "ok"
         return answer

@@ -41,6 +41,9 @@ class CallerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the key was minted for a session's agent."""
     expires_at: float | None = None
     """Expiry of the key, wall seconds; a key that it mints expires no later."""
+    users: tuple[str, ...] = ()
+    """Users for whom the key may act, of those that credentials are restricted to. Empty: all for
+    a key without a project, none for one that is bound to a project or was minted."""
 
 
 class CallContext(CallerIdentity, frozen=True, kw_only=True):

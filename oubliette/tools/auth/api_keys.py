@@ -187,6 +187,7 @@ class ApiKeys:
         scope: scopes.Scope,
         principal: str | None = None,
         expires_in: float | None = None,
+        users: tuple[str, ...] = (),
     ) -> NewKey:
         """Create a key. Without `principal` a new one is made for it; so is one of a new name."""
         now = self._clock.time()
@@ -196,6 +197,7 @@ class ApiKeys:
             scope=scope,
             principal=owner,
             expires_at=None if expires_in is None else now + expires_in,
+            users=users,
         )
         ops: list[PutPrincipal | PutToken] = []
         if principal is None or await self._reader.principal(owner) is None:
@@ -315,6 +317,7 @@ class ApiKeys:
         principal: str,
         expires_at: float | None,
         transports: tuple[str, ...] = ("http", "socket"),
+        users: tuple[str, ...] = (),
     ) -> NewKey:
         secret = secrets.token_urlsafe(32)
         token = Token(
@@ -326,6 +329,7 @@ class ApiKeys:
             created_at=self._clock.time(),
             expires_at=expires_at,
             transports=transports,
+            users=users,
         )
         return NewKey(key=f"oub_{token.id}_{secret}", token=token)
 

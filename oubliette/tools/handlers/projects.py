@@ -27,6 +27,7 @@ from oubliette.tools.schema.response_size import fitting
 from oubliette.tools.schema.views import LimitsView, ProjectView, project_view
 from oubliette.tools.services import project_not_found
 from oubliette.tools.spec import Result, tool
+from oubliette.tools.user_rights import check_project_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -245,6 +246,7 @@ async def project_create(
     check_offer(services, "agent", params.agent)
     check_offer(services, "container_type", params.container_type)
     _check_bare(services, context, params)
+    check_project_name(services, context, params.name)
     if len(msgspec.json.encode(params.mcp_servers)) > MAX_SERVERS_BYTES:
         raise InvalidParameter(
             f"mcp_servers: more than {MAX_SERVERS_BYTES} bytes", field="mcp_servers"

@@ -35,6 +35,14 @@ class TokenCreate(Params, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0, le=1e10)] | None,
         Meta(description="Seconds until the key expires. Unset: never."),
     ] = None
+    users: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...],
+        Meta(
+            max_length=100,
+            description="Users for whom it may act, by external_id: of those that credentials are"
+            " restricted to. Empty: all, and none if the scope is bound to a project.",
+        ),
+    ] = ()
 
 
 class TokenCreated(Result, frozen=True, kw_only=True):
@@ -46,6 +54,7 @@ class TokenCreated(Result, frozen=True, kw_only=True):
     scope: str
     principal: str
     expires_at: float | None
+    users: tuple[str, ...]
 
 
 class TokenView(Result, frozen=True, kw_only=True):
@@ -60,6 +69,7 @@ class TokenView(Result, frozen=True, kw_only=True):
     revoked_at: float | None
     last_used_at: float | None
     session_id: Annotated[str | None, Meta(description="Session of a minted key.")]
+    users: tuple[str, ...]
 
 
 class Tokens(Result, frozen=True, kw_only=True):
@@ -99,6 +109,7 @@ async def token_create(
         scope=scope,
         principal=params.principal,
         expires_in=params.expires_in_seconds,
+        users=params.users,
     )
     return TokenCreated(
         token=made.key,
@@ -107,6 +118,7 @@ async def token_create(
         scope=made.token.scope,
         principal=made.token.principal,
         expires_at=made.token.expires_at,
+        users=made.token.users,
     )
 
 
@@ -150,4 +162,5 @@ def _view(token: Token) -> TokenView:
         revoked_at=token.revoked_at,
         last_used_at=token.last_used_at,
         session_id=token.session_id,
+        users=token.users,
     )

@@ -176,7 +176,7 @@ def test_every_error_has_an_exit_code() -> None:
 
 def test_results_for_programs_are_one_json_document_on_stdout(run: Run) -> None:
     made = json.loads(run("token", "create", "--scope", "write", "-o", "json").out)
-    assert set(made) == {"token", "token_id", "scope", "principal", "expires_at"}
+    assert set(made) == {"token", "token_id", "scope", "principal", "expires_at", "users"}
     listed = run("token", "list", "-o", "json")
     assert listed.err == ""
     assert [each["token_id"] for each in json.loads(listed.out)["tokens"]] == [made["token_id"]]

@@ -154,8 +154,8 @@ CONTRACT = {
         "limits depth remaining_depth exploration_id",
     ),
     "token_create": (
-        "name* scope* principal expires_in_seconds",
-        "token token_id name scope principal expires_at",
+        "name* scope* principal expires_in_seconds users",
+        "token token_id name scope principal expires_at users",
     ),
     "token_list": ("", "tokens"),
     "token_revoke": ("token_id*", "token_id revoked"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -35,6 +36,8 @@ WARN_AT: Final = 0.8  # share of the limit
 AGAIN_AT: Final = 0.05  # share of the limit by which it may grow after an interrupt
 WALK_SECONDS: Final = 20.0  # for one measurement
 REST: Final = 19.0  # pause until the next measurement, as a multiple of the last one's duration
+RELAY_BYTES: Final = 1 << 20  # of files in `/mcp`, by all containers of a project
+INCOMPLETE: Final = 2  # measurements in a row that count as one above the limit
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB")
 
 
@@ -46,6 +49,8 @@ class Measured(Message):
     """From the ProjectActor to itself: the disk usage of the project."""
 
     used: int
+    relay: int = 0
+    """Of it, in the folders of its containers' relays."""
     complete: bool
     seconds: float
     sessions: tuple[str, ...]
@@ -75,6 +80,10 @@ class DiskQuotaMonitor:
         self._warned = False
         self._interrupted_at = 0
         """Bytes at the last interrupt; 0 before the first."""
+        self._incomplete = 0
+        """Measurements in a row that did not see all files, since the last interrupt for it."""
+        self._relay_told = 0
+        """Bytes of the relays' folders at the last interrupt for them."""
 
     def begin(self) -> None:
         """Start to measure, since a session lives, unless a measurement is under way."""
@@ -93,12 +102,18 @@ class DiskQuotaMonitor:
         if not live:
             return Measured(used=0, complete=True, seconds=0.0, sessions=())
         folders = self._context.folders
-        tops = (folders.project(self._id), folders.session_homes(self._id))
+        tops = [folders.project(self._id), folders.session_homes(self._id)]
+        relays: list[Path] = []
+        for container in await self._context.reader.containers(self._id):
+            tops.append(folders.spool(container.id))
+            relays.append(Path(container.folder))
         began = time.monotonic()
         usage: DiskUsage = await asyncio.to_thread(measure, tops, seconds=WALK_SECONDS)
+        relay: DiskUsage = await asyncio.to_thread(measure, relays, seconds=WALK_SECONDS)
         return Measured(
-            used=usage.bytes,
-            complete=usage.complete,
+            used=usage.bytes + relay.bytes,
+            relay=relay.bytes,
+            complete=usage.complete and relay.complete,
             seconds=time.monotonic() - began,
             sessions=tuple(session.id for session in live),
         )
@@ -112,11 +127,11 @@ class DiskQuotaMonitor:
         """Warn or interrupt, and schedule the next measurement while a session lives."""
         if not message.sessions:
             self._watching = self._warned = False
-            self._interrupted_at = 0
+            self._interrupted_at = self._incomplete = self._relay_told = 0
             return
         limit = self._context.config.projects.max_bytes
-        if not message.complete:
-            log.warning("a project has too many files to be measured", project_id=self._id)
+        self._see_all(message)
+        self._see_relay(message)
         used = f"this project takes {_shown(message.used)} of {_shown(limit)}"
         if message.used >= limit:
             if message.used >= self._interrupted_at + AGAIN_AT * limit or not self._interrupted_at:
@@ -134,6 +149,39 @@ class DiskQuotaMonitor:
             self._warned = True
         rest = max(self._context.config.projects.check_seconds, REST * message.seconds)
         self._after(rest, MeasureNow())
+
+    def _see_all(self, message: Measured) -> None:
+        """Take a project that could not be measured twice in a row for one above its limit.
+
+        Otherwise files are free for who hides them, or makes more than can be counted.
+        """
+        if message.complete:
+            self._incomplete = 0
+            return
+        log.warning("a project could not be measured as a whole", project_id=self._id)
+        self._incomplete += 1
+        if self._incomplete == INCOMPLETE:
+            self._incomplete = 0
+            text = (
+                f"not all files of this project can be counted ({_shown(message.used)} were): its"
+                " turns are interrupted; remove some files, and make all folders readable"
+            )
+            self._tell(message, "interrupt", text)
+
+    def _see_relay(self, message: Measured) -> None:
+        """Interrupt who uses the folder of the relay for files.
+
+        It may belong to the agents, and is in memory of the machine: it is for a socket.
+        """
+        if message.relay <= RELAY_BYTES:
+            self._relay_told = 0
+        elif message.relay > self._relay_told:
+            self._relay_told = message.relay
+            text = (
+                f"/mcp has {_shown(message.relay)} of {_shown(RELAY_BYTES)}: turns are interrupted;"
+                " remove all but relay.sock from it"
+            )
+            self._tell(message, "interrupt", text)
 
     def _tell(self, message: Measured, action: LimitAction, text: str) -> None:
         log.warning("the size of a project", project_id=self._id, used=message.used, action=action)

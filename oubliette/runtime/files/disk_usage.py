@@ -1,17 +1,19 @@
 """Disk usage of a folder, measured without trusting its content.
 
 An agent owns the measured files, and may change them during the scan: folders are opened from their
-parent, links are never followed, and both time and depth are bounded. Files not counted in time
-make the result a lower bound.
+parent, links are never followed, and the time is bounded. At most two are open at a time, however
+deep they are nested: the scan goes back up by `..`, if that is the folder that it came from.
+What was not counted makes the result a lower bound.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-MAX_DEPTH: Final = 256  # folders within folders; as many descriptors are open at a time
 MAX_LINKED: Final = 1_000_000  # files with several names that are tracked, to be counted once
 BLOCK: Final = 512  # bytes; st_blocks counts these not the file system's blocks (stat(2))
 
@@ -32,14 +33,14 @@ class DiskUsage(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     entries: int
     complete: bool
-    """False: the time was too short, or the folders are nested too deeply."""
+    """False: the time was too short, a folder could not be read, or one was moved meanwhile."""
 
 
 class _Count:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.bytes = self.entries = 0
-        self.complete = True
+        self.complete = self.complete_in_time = True
         self.linked: set[tuple[int, int]] = set()
 
     def add(self, status: os.stat_result) -> None:
@@ -64,58 +65,77 @@ def measure(folders: Iterable[Path], *, seconds: float) -> DiskUsage:
     """
     count = _Count(time.monotonic() + seconds)
     for folder in folders:
-        with contextlib.suppress(OSError):
-            _walk(os.open(folder, _FOLDER), count)
-    return DiskUsage(bytes=count.bytes, entries=count.entries, complete=count.complete)
-
-
-class _Level:
-    """One open folder of the scan."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.entries: Any = None  # of scandir, which keeps a descriptor of its own
-        with contextlib.suppress(OSError):
-            self.entries = os.scandir(fd)
-
-    def next(self) -> str | None:
-        """Return the name of the next entry; None at the end."""
         try:
-            entry: os.DirEntry[str] | None = next(self.entries, None) if self.entries else None
-        except OSError:
-            return None
-        return None if entry is None else entry.name
-
-    def close(self) -> None:
-        if self.entries is not None:
-            self.entries.close()
-        os.close(self.fd)
+            top = os.open(folder, _FOLDER)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            count.complete = count.complete and error.errno == errno.ELOOP
+            continue
+        _walk(top, count)
+    return DiskUsage(bytes=count.bytes, entries=count.entries, complete=count.complete)
 
 
 def _walk(top: int, count: _Count) -> None:
     """Count everything below `top`, which is closed."""
-    device = os.fstat(top).st_dev
-    way = [_Level(top)]
+    fd, device = top, os.fstat(top).st_dev
+    # Of each folder on the way: what it is, and the names of the folders in it that are to come.
+    way: list[tuple[tuple[int, int], list[str]]] = []
     try:
-        while way:
-            name = way[-1].next()
-            if name is None:
-                way.pop().close()
+        way.append((_identity(fd), _counted(fd, device, count)))
+        while count.complete_in_time:
+            if way[-1][1]:
+                below = _opened(way[-1][1].pop(), fd, count)
+                if below is not None:
+                    os.close(fd)
+                    fd = below
+                    way.append((_identity(fd), _counted(fd, device, count)))
                 continue
-            if count.late:
-                count.complete = False
+            way.pop()
+            if not way:
                 return
-            try:
-                status = os.stat(name, dir_fd=way[-1].fd, follow_symlinks=False)
-                count.add(status)
-                if not stat.S_ISDIR(status.st_mode) or status.st_dev != device:
-                    continue
-                if len(way) >= MAX_DEPTH:
-                    count.complete = False
-                    continue
-                way.append(_Level(os.open(name, _FOLDER, dir_fd=way[-1].fd)))
-            except OSError:  # it was removed or replaced in between
-                continue
+            above = _opened("..", fd, count)
+            if above is None:
+                return
+            os.close(fd)
+            fd = above
+            if _identity(fd) != way[-1][0]:
+                count.complete = False  # it was moved: what is above is not ours to look into
+                return
     finally:
-        for level in way:
-            level.close()
+        os.close(fd)
+
+
+def _counted(fd: int, device: int, count: _Count) -> list[str]:
+    """Count the entries of one folder; return the names of the folders in it."""
+    folders: list[str] = []
+    try:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                if count.late:
+                    count.complete = count.complete_in_time = False
+                    return []
+                with contextlib.suppress(FileNotFoundError):  # it was removed in between
+                    status = entry.stat(follow_symlinks=False)
+                    count.add(status)
+                    if stat.S_ISDIR(status.st_mode) and status.st_dev == device:
+                        folders.append(entry.name)
+    except OSError:
+        count.complete = False
+    return folders
+
+
+def _opened(name: str, fd: int, count: _Count) -> int | None:
+    """Open a folder in `fd`; None: it is none any more, or may not be read."""
+    try:
+        return os.open(name, _FOLDER, dir_fd=fd)
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # it was removed or replaced in between
+    except OSError as error:
+        count.complete = count.complete and error.errno == errno.ELOOP
+        return None
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino

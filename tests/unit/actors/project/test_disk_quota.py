@@ -1,0 +1,44 @@
+"""A project whose files cannot all be counted is taken for one above its limit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from oubliette.actors.project.disk_quota import DiskQuotaMonitor, Measured
+from oubliette.config.schema import Config
+
+
+def monitor(notices: list[Any]) -> DiskQuotaMonitor:
+    session = SimpleNamespace(is_alive=lambda: True, tell=notices.append)
+    registry = SimpleNamespace(session=lambda _: session)
+    context: Any = SimpleNamespace(config=Config(), session_registry=registry)
+    return DiskQuotaMonitor(context, "proj_1", lambda *_: None, lambda *_: None)
+
+
+def measured(*, complete: bool = True, relay: int = 0) -> Measured:
+    return Measured(used=1, relay=relay, complete=complete, seconds=0.1, sessions=("sess_1",))
+
+
+def test_the_second_incomplete_measurement_in_a_row_interrupts() -> None:
+    notices: list[Any] = []
+    watched = monitor(notices)
+    for complete in (False, True, False):
+        watched.measured(measured(complete=complete))
+    assert notices == []
+    watched.measured(measured(complete=False))
+    (notice,) = notices
+    assert (notice.limit, notice.action) == ("projects.max_bytes", "interrupt")
+    assert "make all folders readable" in notice.message
+    # Its agent has the time until the next two to remove files.
+    watched.measured(measured(complete=False))
+    assert len(notices) == 1
+
+
+def test_files_in_the_folder_of_the_relay_interrupt_once_until_they_grow() -> None:
+    notices: list[Any] = []
+    watched = monitor(notices)
+    for size in (4096, 2 << 20, 2 << 20, 3 << 20, 0, 2 << 20):
+        watched.measured(measured(relay=size))
+    assert [notice.action for notice in notices] == ["interrupt"] * 3
+    assert "/mcp has 2 MiB of 1 MiB" in notices[0].message

@@ -273,6 +273,8 @@ class ProjectsConfig(_Section, frozen=True, kw_only=True):
     """Disk space for a project's workspaces and its sessions' HOMEs, in bytes. Sessions get a
     warning at 80 %; above the limit their turns are interrupted. Its snapshots have as much again;
     above that none are taken. 0: no limit."""
+    max_workspaces: Count = 1000
+    """Maximum of workspaces in a project; a session that would make another one is refused."""
     check_seconds: Seconds = 30.0
     """Time between two measurements while sessions live; longer if measuring takes long."""
 

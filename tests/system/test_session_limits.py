@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import uuid
 
 import pytest
 
@@ -18,6 +20,7 @@ SETTINGS = {
     "sessions.idle_timeout_seconds": IDLE,
     "sessions.permission_timeout_seconds": 0.3,
     "callers.max_pending_requests": 5,
+    "projects.max_workspaces": 5,
 }
 
 
@@ -91,6 +94,55 @@ async def test_the_limit_of_live_sessions_is_named_and_an_end_makes_room(site, c
     await agents[0].end()
     more = await spawn(site, caller, "say room", project)
     assert await more.turn() == ["room"]
+
+
+async def test_a_refused_session_leaves_no_workspace(site, caller):
+    """By each tool that makes one: the refusal comes first."""
+    project = await site.new_project()
+    agents = [await spawn(site, caller, "sleep 30", project) for _ in range(3)]
+    home = site.server.home_of(project["id"])
+    folder = home / "projects" / project["id"] / "workspaces"
+    kept = home / "config/projects" / project["id"] / "workspaces"
+    here = {"project_id": project["id"]}
+
+    async def there():
+        listed = await caller.call("workspace_list", **here)
+        return len(listed["workspaces"]), *(sorted(each.iterdir()) for each in (folder, kept))
+
+    before = await there()
+    new = {"create_workspace": True, "external_id": "grace"}
+    for tool, more in (
+        ("session_spawn", {"prompt": "say no"}),
+        ("session_spawn", {"prompt": "say no", "workspace_id": str(uuid.uuid4())}),
+        ("session_message", {"message": "say no"}),
+    ):
+        with pytest.raises(ToolFailed, match="max_live_per_project"):
+            await caller.call(tool, **here, **new, **more)
+    asked = caller.call("session_map", **here, **new, messages=["say no", "say no"])
+    refused = (await asked)["results"]
+    assert [each["status"] for each in refused] == ["refused"] * 2
+    assert await there() == before
+    await agents[0].end()
+    made = await spawn(site, caller, "say room", project, **new)
+    assert await made.turn() == ["room"]
+    assert (await there())[0] == before[0] + 1
+
+
+@pytest.mark.whole
+async def test_a_project_has_a_limit_of_workspaces(site, caller):
+    project = await site.new_project()
+    for _ in range(4):
+        agent = await spawn(site, caller, "say made", project, create_workspace=True)
+        await agent.turn()
+        await agent.end()
+    home = site.server.home_of(project["id"])
+    folder = home / "projects" / project["id"] / "workspaces"
+    before = os.listdir(folder)
+    with pytest.raises(ToolFailed, match=r"projects\.max_workspaces: .* 5 workspaces"):
+        await spawn(site, caller, "say no", project, create_workspace=True)
+    assert os.listdir(folder) == before
+    used = await spawn(site, caller, "say used", project)
+    assert await used.turn() == ["used"]
 
 
 async def test_children_do_not_count_against_the_limit_of_the_project(site, caller):

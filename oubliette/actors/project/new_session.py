@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.messages import SessionFork, SpawnSession
     from oubliette.actors.project.shared_trees import JoinedTree
+    from oubliette.config.agent_config import AgentConfig
     from oubliette.records import Project, Workspace
 
 
@@ -27,6 +28,7 @@ async def describe(
     now: float,
     *,
     joined: JoinedTree | None = None,
+    new: bool = False,
 ) -> Session:
     """Return the record of a session that starts at `now`, in seconds since the epoch.
 
@@ -50,8 +52,7 @@ async def describe(
     else:
         tree, given = ids.new_id(ids.EXPLORATION), None
         limits = resolve_limits(project.limits, context)
-    configs = context.folders.configs
-    settings = await asyncio.to_thread(configs.add_workspace, project, workspace.id)
+    settings = await _settings(context, project, None if new else workspace.id)
     return Session(
         id=session_id,
         project_id=project.id,
@@ -78,6 +79,16 @@ async def describe(
         given_key=message.api_key is not None,
         pairing_secret=new_pairing_secret(),
     )
+
+
+async def _settings(
+    context: ActorContext, project: Project, workspace_id: str | None
+) -> AgentConfig:
+    """Return the settings of a workspace; None: those of one that is still to be made."""
+    configs = context.folders.configs
+    if workspace_id is None:
+        return await asyncio.to_thread(configs.add_project, project)
+    return await asyncio.to_thread(configs.add_workspace, project, workspace_id)
 
 
 async def _known(context: ActorContext, session_id: str | None) -> Session | None:

@@ -15,6 +15,7 @@ from oubliette import ids
 from oubliette.actors.messages import CloneProgressed, RepositoryBranch, RepositoryFetched
 from oubliette.actors.project.cloning import as_ours, made_clone, place
 from oubliette.actors.project.forks import ForkedWorkspaces
+from oubliette.actors.project.spawn_target import check_workspaces
 from oubliette.actors.snapshot_requests import SNAPSHOTS, ListServed
 from oubliette.errors import Conflict, OublietteError, RuntimeFailure
 from oubliette.kit import LocalMessage
@@ -92,6 +93,7 @@ class RepositoryWork:
             way.
         """
         if message.fork is not None or message.branch_from is not None:
+            await check_workspaces(self.context, self.project)
             self._copy(message)
             return None
         if self.project.repository is None or message.session_id is not None:
@@ -100,6 +102,7 @@ class RepositoryWork:
         ids.check_uuid(wanted, "workspace_id")
         if await self.context.reader.workspace(wanted) is not None:
             return message  # the spawner uses or refuses it
+        await check_workspaces(self.context, self.project)
         spawn, answer = replace(message, workspace_id=wanted), self.actor.defer()
         self.actor.pipe_to_self(
             self._place(wanted),

@@ -118,7 +118,8 @@ class SessionSpawner:
             await self._port.check_workspace(target.workspace_id)
             return await self._resume(message, target)
         assert workspace is not None
-        await self._port.check_workspace(workspace.id)
+        if not created:
+            await self._port.check_workspace(workspace.id)
         return await self._new(message, workspace, joined, created=created)
 
     async def _submit(self, message: SpawnSession, target: Session, live: Ref) -> SpawnResult:
@@ -211,8 +212,15 @@ class SessionSpawner:
         created: bool,
     ) -> SpawnResult:
         now = self._port.clock.time()
+        make = created and message.fork is None and message.branch_from is None
         session = await describe(
-            self._context, self._project, message, workspace, now, joined=joined
+            self._context,
+            self._project,
+            message,
+            workspace,
+            now,
+            joined=joined,
+            new=make,
         )
         transcript = ""
         if message.fork is not None:
@@ -221,9 +229,24 @@ class SessionSpawner:
             await self._check_room()
         tree = await self._reserve(session, new=True)
         used = msgspec.structs.replace(workspace, last_session_at=self._port.clock.time())
-        return await self._record(
-            message, session, tree, PutWorkspace(used), created=created, transcript=transcript
-        )
+        try:
+            if make:
+                await self._targets.make(workspace)
+            if created:
+                await self._port.check_workspace(workspace.id)
+        except BaseException:
+            tree.tell(Unreserve(session_id=session.id, new=True))
+            if make:
+                await self._targets.take_back(workspace)
+            raise
+        try:
+            return await self._record(
+                message, session, tree, PutWorkspace(used), created=created, transcript=transcript
+            )
+        except BaseException:
+            if make:
+                await self._targets.take_back(workspace)
+            raise
 
     async def _record(
         self,

@@ -9,7 +9,7 @@ import msgspec
 
 from oubliette import ids
 from oubliette.actors.store.actor import Transact
-from oubliette.errors import AlreadyExists, Conflict, NotFound
+from oubliette.errors import AlreadyExists, Conflict, LimitExceeded, NotFound
 from oubliette.records import Workspace
 from oubliette.runtime.store.operations import PutWorkspace
 
@@ -29,13 +29,15 @@ class SpawnTarget:
         self._clock = clock
 
     async def workspace(self, message: SpawnSession) -> tuple[Workspace | None, bool]:
-        """Return the workspace that the message names, and whether it was made just now.
+        """Return the workspace that the message names, and whether it is new.
 
-        None if the session that the message names determines it.
+        A new one is made by `make`, once the session is known to be allowed; a copy is made
+        already. None if the session that the message names determines it.
 
         Raises:
             NotFound: there is no such workspace, and it is not to be made.
             AlreadyExists: its UUID belongs to another project.
+            LimitExceeded: the project has as many workspaces as it may.
         """
         if message.session_id is not None:
             return None, False
@@ -62,8 +64,15 @@ class SpawnTarget:
             if message.create_workspace:
                 raise AlreadyExists("workspace_id: this UUID is taken; choose another")
         if workspace is None and message.create_workspace:
-            made = await self._make_workspace(wanted, message.external_id, message.source)
-            return made, True
+            await check_workspaces(self._context, self._project)
+            new = Workspace(
+                id=wanted,
+                project_id=self._project.id,
+                created_at=self._clock.time(),
+                external_id=message.external_id,
+                source=message.source,
+            )
+            return new, True
         raise NotFound(
             f"workspace_id: there is no workspace {wanted} in this project",
             hint="create_workspace=true makes it",
@@ -76,19 +85,22 @@ class SpawnTarget:
         assert workspace is not None, "it was stored as a deleted one"
         return msgspec.structs.replace(workspace, deleted_at=None)
 
-    async def _make_workspace(
-        self, workspace_id: str, external_id: str | None, source: str | None
-    ) -> Workspace:
-        workspace = Workspace(
-            id=workspace_id,
-            project_id=self._project.id,
-            created_at=self._clock.time(),
-            external_id=external_id,
-            source=source,
-        )
-        await self._context.store.ask(Transact(ops=(PutWorkspace(workspace),)))
-        await asyncio.to_thread(self._context.folders.create_workspace, self._project, workspace_id)
-        return workspace
+    async def make(self, workspace: Workspace) -> None:
+        """Make the folder of a new workspace, whose record is stored with its session.
+
+        Until then it is that of a deleted one, which a server removes if this one is killed.
+        """
+        gone = msgspec.structs.replace(workspace, deleted_at=workspace.created_at)
+        await self._context.store.ask(Transact(ops=(PutWorkspace(gone),)))
+        folders = self._context.folders
+        await asyncio.to_thread(folders.create_workspace, self._project, workspace.id)
+
+    async def take_back(self, workspace: Workspace) -> None:
+        """Remove what `make` has made for a session that was refused after all."""
+        stored = await self._context.reader.workspace(workspace.id)
+        if stored is not None and stored.deleted_at is not None:
+            remove = self._context.folders.remove_workspace
+            await asyncio.to_thread(remove, self._project.id, workspace.id)
 
     async def session(
         self, message: SpawnSession, workspace: Workspace | None, tree: str | None = None
@@ -124,4 +136,18 @@ class SpawnTarget:
             return None
         return await reader.latest_session(
             workspace.id, message.principal, message.parent_session_id, tree
+        )
+
+
+async def check_workspaces(context: ActorContext, project: Project) -> None:
+    """Refuse another workspace to a project that has as many as it may.
+
+    Raises:
+        LimitExceeded: names the limit.
+    """
+    limit = context.config.projects.max_workspaces
+    if len(await context.reader.workspaces(project.id)) >= limit:
+        raise LimitExceeded(
+            f"projects.max_workspaces: this project has {limit} workspaces, as many as it may",
+            hint="delete one with workspace_delete, or use one that is there",
         )

@@ -196,6 +196,47 @@ async def test_with_the_hosts_network_it_is_the_hosts(isolated: Bench) -> None:
         assert await attempt(running, connect) is None
 
 
+ABSTRACT = """
+import os, socket, sys
+def connected(kind, name):
+    with socket.socket(socket.AF_UNIX, kind) as link:
+        try:
+            link.connect(name)
+        except OSError as error:
+            return type(error).__name__
+        return "connected"
+own = []
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+    with socket.socket(socket.AF_UNIX, kind) as listener:
+        name = f"\\0own-{os.getpid()}-{kind}"
+        listener.bind(name)
+        if kind == socket.SOCK_STREAM:
+            listener.listen()
+        own.append(connected(kind, name))
+        kinds = {"stream": socket.SOCK_STREAM, "datagram": socket.SOCK_DGRAM}
+print(*own, *(connected(kinds[each], f"\\0{sys.argv[1]}-{each}") for each in sys.argv[2:]))
+"""
+
+
+async def test_abstract_sockets_of_the_machine_are_out_of_reach(isolated: Bench) -> None:
+    """With the host's network too, where X11 and D-Bus listen at such addresses."""
+    if not isolated.runtime.capabilities.network_host:
+        pytest.skip("it has no network of the host")
+    if linux.landlock_version() < linux.SCOPES:
+        pytest.skip("the kernel's Landlock has no scopes")
+    running = await isolated.start(network="host")
+    name = f"oubliette-test-{os.getpid()}"
+    with (
+        socket.socket(socket.AF_UNIX) as stream,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
+    ):
+        stream.bind(f"\0{name}-stream")
+        stream.listen()
+        datagrams.bind(f"\0{name}-datagram")
+        result = await running.python(ABSTRACT, name, "stream", "datagram")
+    assert result.text.split() == ["connected"] * 2 + ["PermissionError"] * 2, result.err
+
+
 async def test_processes_of_the_machine_cannot_be_seen(isolated: Bench) -> None:
     running = await isolated.start()
     pids = await attempt(running, "[int(p) for p in os.listdir('/proc') if p.isdigit()]")

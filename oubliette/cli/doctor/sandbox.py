@@ -51,6 +51,7 @@ def sandbox(config: Config, home: Path | None = None) -> tuple[list[Check], bool
             network = "" if found.network_none else "; network none does not work here"
             filtered = "" if found.filtered else "; system calls are not filtered here"
             checks.append(ok("bubblewrap", f"{found.version}{network}{filtered}"))
+            checks.append(ok("network", _reach(config.process.network)))
         else:
             checks.append(bad("bubblewrap", found.reason or "does not work", found.remedy))
             return checks, False
@@ -59,6 +60,20 @@ def sandbox(config: Config, home: Path | None = None) -> tuple[list[Check], bool
         return checks, False
     checks.append(ok("python inside", found.python or "python3"))
     return checks, True
+
+
+def _reach(network: str) -> str:
+    """Return what agents in a sandbox reach of this machine."""
+    from oubliette.incontainer.io import linux
+
+    if network == "none":
+        return "none: agents reach nothing, no model on this machine either"
+    scoped = linux.landlock_version() >= linux.SCOPES
+    sockets = "" if scoped else " and abstract Unix sockets (Linux 6.12 closes these)"
+    return (
+        f"host: agents reach what listens on this machine's loopback interface{sockets};"
+        ' process.network = "none" closes it'
+    )
 
 
 def not_asked_for(check: Check) -> Check:

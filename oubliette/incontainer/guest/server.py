@@ -363,6 +363,7 @@ def main(arguments: list[str], *, relay: bool = False) -> int:
 
     linux.new_session_keyring()
     linux.forget_priority()
+    linux.leave_abstract_sockets()
     linux.hide_from_tracers()
     # A program that embeds a server may have blocked some, and children inherit that
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -63,6 +63,36 @@ def new_session_keyring() -> int:
     return max(0, -_load("syscall")(number, _KEYCTL_JOIN_SESSION_KEYRING, None))
 
 
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF = 444, 446  # on every architecture
+_LANDLOCK_VERSION = 1
+SCOPES = 6  # version of Landlock that has scopes, of Linux 6.12
+_SCOPE_ABSTRACT_UNIX_SOCKET = 1
+
+
+def landlock_version() -> int:
+    """Return the version of the kernel's Landlock; negative where there is none."""
+    return _load("syscall")(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)
+
+
+def leave_abstract_sockets() -> bool:
+    """Connect to no abstract Unix socket of others, for ourselves and all that we start.
+
+    These belong to the network, not to a folder: in that of the host they are its X server, its
+    D-Bus. Needs `no_new_privs`; False where the kernel cannot do it.
+    """
+    if landlock_version() < SCOPES:
+        return False
+    call = _load("syscall")
+    attributes = struct.pack("=QQQ", 0, 0, _SCOPE_ABSTRACT_UNIX_SOCKET)
+    ruleset = call(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    if ruleset < 0:
+        return False
+    try:
+        return call(_LANDLOCK_RESTRICT_SELF, ruleset, 0) == 0
+    finally:
+        os.close(ruleset)
+
+
 _CAP_SETPCAP = 8
 _CAP_VERSION = 0x20080522
 _CAPABILITIES = 64  # that there can be

@@ -253,6 +253,8 @@ class Session(Record, frozen=True):
     """Whether the agent has started our MCP server; True too for agents that do so on demand."""
     remembered: dict[str, Literal["allow", "deny"]] = {}
     """Kind of permission → the decision that holds for the rest of the session."""
+    log_bytes: int = 0
+    """Size of its events, roughly, when the record was stored last."""
 
 
 class Turn(Record, frozen=True):

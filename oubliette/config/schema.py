@@ -273,6 +273,9 @@ class ProjectsConfig(_Section, frozen=True, kw_only=True):
     """Disk space for a project's workspaces and its sessions' HOMEs, in bytes. Sessions get a
     warning at 80 %; above the limit their turns are interrupted. Its snapshots have as much again;
     above that none are taken. 0: no limit."""
+    keep_free_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 256 * 1024**2
+    """Room on the disk of the home, in bytes, below which the turns of projects with `max_bytes`
+    are interrupted, so that the server can go on writing. 0: none."""
     max_workspaces: Count = 1000
     """Maximum of workspaces in a project; a session that would make another one is refused."""
     check_seconds: Seconds = 30.0
@@ -322,6 +325,8 @@ class SessionsConfig(_Section, frozen=True, kw_only=True):
     """Time for a person to answer a permission request, which is denied afterwards."""
     event_buffer: Count = 1000
     """Events of a session that are kept in memory; the log keeps all."""
+    max_log_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 1024**3
+    """Size of a session's events, in bytes, above which its turns are interrupted. 0: no limit."""
     max_queued_messages: Count = 100
     """Maximum of messages that wait for a running turn."""
 

@@ -21,6 +21,7 @@ SETTINGS = {
     "sessions.permission_timeout_seconds": 0.3,
     "callers.max_pending_requests": 5,
     "projects.max_workspaces": 5,
+    "sessions.max_log_bytes": 2_000_000,
 }
 
 
@@ -78,6 +79,23 @@ async def test_a_call_that_waits_for_its_caller_is_not_idle(site):
             result="in time",
         )
         assert (await agent.outcome())["text"] == "in time"
+
+
+# ---------------------------------------------------------------- its log
+
+
+@pytest.mark.whole
+async def test_a_log_that_has_grown_to_its_limit_interrupts_its_turns(site, caller):
+    """Only a cleanup makes it shorter: so does each further turn that writes much."""
+    flood = "\n".join(["exec head -c 200000 /dev/zero | tr '\\0' a"] * 60)
+    agent = await spawn(site, caller, flood + "\nsay not reached")
+    told = await agent.event("error", limit="sessions.max_log_bytes")
+    assert "go on in another session" in told["message"]
+    assert (await agent.event("completion"))["status"] == "interrupted"
+    await agent.say(flood)
+    assert (await agent.event("completion", nth=2))["status"] == "interrupted"
+    other = await spawn(site, caller, "say done")
+    assert await other.turn() == ["done"]
 
 
 # ---------------------------------------------------------------- per project

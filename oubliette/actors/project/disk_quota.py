@@ -8,6 +8,7 @@ server that is root. So the folder is measured from time to time, while sessions
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -51,6 +52,8 @@ class Measured(Message):
     used: int
     relay: int = 0
     """Of it, in the folders of its containers' relays."""
+    free: int = 1 << 62
+    """Room on the disk of the home."""
     complete: bool
     seconds: float
     sessions: tuple[str, ...]
@@ -84,6 +87,8 @@ class DiskQuotaMonitor:
         """Measurements in a row that did not see all files, since the last interrupt for it."""
         self._relay_told = 0
         """Bytes of the relays' folders at the last interrupt for them."""
+        self._free_told = 1 << 62
+        """Room on the disk at the last interrupt for it."""
 
     def begin(self) -> None:
         """Start to measure, since a session lives, unless a measurement is under way."""
@@ -113,6 +118,7 @@ class DiskQuotaMonitor:
         return Measured(
             used=usage.bytes + relay.bytes,
             relay=relay.bytes,
+            free=await asyncio.to_thread(_free, folders.home),
             complete=usage.complete and relay.complete,
             seconds=time.monotonic() - began,
             sessions=tuple(session.id for session in live),
@@ -132,6 +138,7 @@ class DiskQuotaMonitor:
         limit = self._context.config.projects.max_bytes
         self._see_all(message)
         self._see_relay(message)
+        self._see_room(message)
         used = f"this project takes {_shown(message.used)} of {_shown(limit)}"
         if message.used >= limit:
             if message.used >= self._interrupted_at + AGAIN_AT * limit or not self._interrupted_at:
@@ -183,6 +190,19 @@ class DiskQuotaMonitor:
             )
             self._tell(message, "interrupt", text)
 
+    def _see_room(self, message: Measured) -> None:
+        """Interrupt while the disk has room for the server's own writes, which all need."""
+        room = self._context.config.projects.keep_free_bytes
+        if message.free >= room:
+            self._free_told = 1 << 62
+        elif message.free < (1 - AGAIN_AT) * self._free_told:
+            self._free_told = message.free
+            text = (
+                f"the disk of the server's home has {_shown(message.free)} left"
+                f" (projects.keep_free_bytes: {_shown(room)}): turns are interrupted; make room"
+            )
+            self._tell(message, "interrupt", text)
+
     def _tell(self, message: Measured, action: LimitAction, text: str) -> None:
         log.warning("the size of a project", project_id=self._id, used=message.used, action=action)
         notice = LimitNotice(limit=LIMIT, action=action, message=f"{LIMIT}: {text}")
@@ -190,6 +210,11 @@ class DiskQuotaMonitor:
             session = self._context.session_registry.session(session_id)
             if session is not None and session.is_alive():
                 session.tell(notice)
+
+
+def _free(home: Path) -> int:
+    status = os.statvfs(home)
+    return status.f_bavail * status.f_frsize
 
 
 def _shown(size: int) -> str:

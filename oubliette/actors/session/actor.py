@@ -62,6 +62,7 @@ from oubliette.actors.session.session_end import (
     EndOverdue,
     RequestedEnd,
     limit_noticed,
+    log_too_large,
 )
 from oubliette.actors.session.state import SessionActorState
 from oubliette.actors.session.turn_snapshots import (
@@ -114,6 +115,8 @@ class SessionActor(Actor):
         self.resources = SessionResources(self, context, unit, memory, self.process)
         self.snapshots = TurnSnapshots(self, context)
         self.requested_end = RequestedEnd()
+        self._log_told = 0
+        """Size of the log at the last interrupt for it."""
         self.keyed_turns = KeyedTurns()
         self.idle = IdleTimeout(context.config.sessions.idle_timeout_seconds)
         self.watchdog: AgentWatchdog
@@ -235,6 +238,10 @@ class SessionActor(Actor):
     @handles(LogCommitted, at_once=True)
     def _log_committed(self, message: LogCommitted) -> None:
         self.log.committed(message)
+        limit, size = self.context.config.sessions.max_log_bytes, self.writer.log_bytes
+        if limit and not self.stopping and size >= max(limit, self._log_told + limit // 20):
+            self._log_told = size
+            self._limit_noticed(log_too_large(size, limit))
 
     @handles(*LOG_MESSAGES)
     def _log_message(self, message: Message) -> None:

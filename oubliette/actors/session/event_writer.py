@@ -65,6 +65,8 @@ class EventWriter:
         """The current record of the session, uncommitted changes included."""
         self.log_end = log_end
         """Index of the last committed event."""
+        self.log_bytes = record.log_bytes
+        """Size of all events, roughly: what the agent has had stored, cancelled calls included."""
         self._next = log_end + 1
         self._ring: deque[tuple[Event, int]] = deque((event, _weight(event)) for event in tail)
         self._ring_bytes = sum(weight for _, weight in self._ring)
@@ -108,7 +110,9 @@ class EventWriter:
         )
         self._next += 1
         self._pending.events.append(event)
-        self._pending.bytes += _weight(event)
+        weight = _weight(event)
+        self._pending.bytes += weight
+        self.log_bytes += weight
         self._wake()
         return event
 
@@ -149,6 +153,7 @@ class EventWriter:
         events = tuple(pending.events)
         ops = list(pending.ops)
         if pending.record:
+            self.record = msgspec.structs.replace(self.record, log_bytes=self.log_bytes)
             ops.append(PutSession(self.record))
         if events:
             ops.append(AppendEvents(events))

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from oubliette.actors.session import lifecycle
 from oubliette.actors.session.effects import AppendEvent, ChangeRecord, Effects
+from oubliette.actors.session.messages import LimitNotice
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
     from oubliette.actors.messages import EndSession
-    from oubliette.actors.session.messages import AgentGone, LimitNotice
+    from oubliette.actors.session.messages import AgentGone
     from oubliette.records import Session, SessionStatus
 
 END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent
@@ -107,6 +108,15 @@ def limit_noticed(message: LimitNotice) -> tuple[Effects, EndOfSession | None]:
     if message.action != "time_out":
         return effects, None
     return effects, EndOfSession("time_ran_out", "timed_out", message.message)
+
+
+def log_too_large(size: int, limit: int) -> LimitNotice:
+    """Return the notice of a log that has reached its limit: nothing but a cleanup shortens it."""
+    text = (
+        f"sessions.max_log_bytes: the events of this session take {size} of {limit} bytes: its"
+        " turns are interrupted; go on in another session"
+    )
+    return LimitNotice(limit="sessions.max_log_bytes", action="interrupt", message=text)
 
 
 def step_of_loss(status: SessionStatus, *, start_failed: bool) -> lifecycle.Step:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from oubliette.actors.project.disk_quota import DiskQuotaMonitor, Measured
 from oubliette.config.schema import Config
 
@@ -42,3 +44,13 @@ def test_files_in_the_folder_of_the_relay_interrupt_once_until_they_grow() -> No
         watched.measured(measured(relay=size))
     assert [notice.action for notice in notices] == ["interrupt"] * 3
     assert "/mcp has 2 MiB of 1 MiB" in notices[0].message
+
+
+def test_a_disk_that_is_nearly_full_interrupts_before_the_server_cannot_write() -> None:
+    notices: list[Any] = []
+    watched = monitor(notices)
+    mib = 1 << 20
+    for free in (1000, 255, 250, 200, 1000, 255):
+        watched.measured(msgspec.structs.replace(measured(), free=free * mib))
+    assert [notice.action for notice in notices] == ["interrupt"] * 3
+    assert "has 255 MiB left (projects.keep_free_bytes: 256 MiB)" in notices[0].message

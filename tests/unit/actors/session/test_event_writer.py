@@ -134,3 +134,18 @@ def test_events_of_a_session_with_a_caller_are_for_that_caller() -> None:
     lent.change(caller_id="shop")
     event = lent.append("message", {})
     assert (event.principal, event.caller_id) == ("p", "shop")
+
+
+def test_every_event_counts_in_the_size_of_the_log_and_the_record_keeps_it() -> None:
+    """Deltas, results and what came of a cancelled call: nothing is stored for free."""
+    made = writer()
+    for kind in ("message", "tool_result", "status"):
+        made.append(kind, {"text": "x" * 10_000, "more": [{"a": "y" * 5_000}]})
+    made.change(status="running")
+    batch = made.take()
+    assert batch is not None
+    (stored,) = [op.record for op in batch.ops if isinstance(op, PutSession)]
+    assert 45_000 <= stored.log_bytes < 60_000
+    later = EventWriter(stored, [], 2, ring_size=10, now=lambda: 1.0, wake=lambda: None)
+    later.append("message", {"text": "x"})
+    assert later.log_bytes > stored.log_bytes

@@ -317,6 +317,7 @@ class Startup:
             self.front = front_of(
                 self.services, self._store, availability, self._claims, self._shares
             )
+            self.keys.on_revoked.append(self.front.key_ended)
             self.front.bind()
 
     @property

@@ -399,6 +399,11 @@ class CallersConfig(_Section, frozen=True, kw_only=True):
     """Maximum of open listeners; on all nodes of a cluster together."""
     max_calls_in_flight: Count = 64
     """Maximum of simultaneous tool calls over HTTP; on all nodes of a cluster together."""
+    max_mcp_sessions: Count = 64
+    """Maximum of open MCP sessions of clients that begin with `initialize`, on each node of a
+    cluster. One more ends the one that was unused for the longest time."""
+    mcp_session_idle_seconds: Seconds = 300.0
+    """Time without a request and without a GET stream after which such a session ends."""
     max_pending_requests: Count = 1000
     """Maximum of caller tool calls that wait for an answer; on all nodes of a cluster together."""
     max_tools: Count = 128

@@ -108,7 +108,7 @@ class McpApp:
         self._streams = GetStreams(self.listening, self.quotas)
         most = config.server.max_body_bytes
         calls = self._asked = ToolCalls(tools, self._streams.before_call)
-        self._sdk = Sdk(tools, calls, most)
+        self._sdk = Sdk(tools, calls, config, self._session_ended)
         self._direct = DirectPath(calls, self._sdk, most) if direct else None
         self._http = HttpServer(
             cast("ASGI3Application", self),
@@ -159,6 +159,10 @@ class McpApp:
         self._sdk.start()
         log.info("listening", url=self.url)
         return self.url
+
+    def key_ended(self, token_id: str) -> None:
+        """End the MCP sessions of a key that is not valid any more."""
+        self._sdk.key_ended(token_id)
 
     async def loaded(self) -> None:
         """Wait until the MCP SDK is loaded."""
@@ -257,11 +261,11 @@ class McpApp:
                 headers=[(b"allow", b"GET, POST, DELETE")],
             )
             return
+        given = header(scope["headers"], b"authorization")
         try:
-            who = await self._authenticator.admit(header(scope["headers"], b"authorization"))
+            who = await self._authenticator.admit(given)
         except Unauthenticated as error:
-            given = header(scope["headers"], b"authorization") is not None
-            await challenge.refuse_key(send, error.message, given=given)
+            await challenge.refuse_key(send, error.message, given=given is not None)
             return
         if self._stopping:
             await error_responses.refuse(
@@ -293,7 +297,6 @@ class McpApp:
             exchange = RequestStream(who, scope, send, place)
             if scope["method"] == "DELETE":
                 await self._serve(scope, receive, exchange)
-                self._deleted(scope, exchange)
             else:
                 await self._answer(scope, receive, exchange)
         except LimitExceeded as error:
@@ -317,12 +320,8 @@ class McpApp:
             if left.cancels is not None and exchange.status == 202:
                 self._direct.cancel(left.cancels)
 
-    def _deleted(self, scope: Scope, exchange: RequestStream) -> None:
-        found = header(scope["headers"], SESSION_HEADER)
-        if exchange.status != 200 or found is None:
-            return
-        session_id = found.decode("latin-1")
-        self._streams.deleted(session_id)
+    def _session_ended(self, session_id: str) -> None:
+        self._streams.ended(session_id)
         if self._direct is not None:
             self._direct.session_over(session_id)
 

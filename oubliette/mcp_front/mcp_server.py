@@ -9,12 +9,17 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 
+from oubliette.errors import LimitExceeded
 from oubliette.mcp_front.auth import header
 from oubliette.mcp_front.current_call import CurrentCall, current_call
 from oubliette.mcp_front.protocol import SESSION_HEADER
 from oubliette.mcp_front.resources import WorkspaceResources
 from oubliette.mcp_front.transport import request_stream as exchanges
-from oubliette.mcp_front.transport.error_responses import tool_failure, tool_result
+from oubliette.mcp_front.transport.error_responses import (
+    SERVER_ERROR,
+    tool_failure,
+    tool_result,
+)
 from oubliette.version import __version__
 
 if TYPE_CHECKING:
@@ -22,9 +27,11 @@ if TYPE_CHECKING:
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.models import InitializationOptions
+    from starlette.types import Scope
 
     from oubliette.mcp_front.calls import ToolCalls
     from oubliette.mcp_front.interfaces import ToolAnswer, ToolTable
+    from oubliette.tools.spec import CallContext
 
 INSTRUCTIONS: Final = (
     "Oubliette runs coding agents in isolated containers. project_create, then session_spawn with"
@@ -34,6 +41,8 @@ INSTRUCTIONS: Final = (
 )
 _BEFORE_HANDSHAKE: Final = frozenset({"initialize", "ping", "notifications/cancelled"})
 """Methods that the SDK accepts from a session before its handshake."""
+_MAX_LISTS: Final = 32
+"""Lists of tools that are kept; there is one for each kind of scope and version of the protocol."""
 
 
 class McpDispatcher:
@@ -42,13 +51,24 @@ class McpDispatcher:
     Args:
         tools: The tool table.
         calls: Executes tool calls.
+        initialized: Called with the scope of each `initialize` that has succeeded, and its key;
+            raises LimitExceeded if its principal may not open another session.
         begun: Called with each session whose handshake is complete.
     """
 
-    def __init__(self, tools: ToolTable, calls: ToolCalls, begun: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        tools: ToolTable,
+        calls: ToolCalls,
+        initialized: Callable[[Scope, CallContext], None],
+        begun: Callable[[str], None],
+    ) -> None:
         self._tools = tools
         self._calls = calls
+        self._initialized = initialized
         self._begun = begun
+        self._listed: list[object] = []
+        """Lists of tools that were sent, by scope and version: see `_shared`."""
         self._subscriptions = ListenHandler(InMemorySubscriptionBus())
         resources = WorkspaceResources(tools, self._ask)
         server: Server[Any] = Server(
@@ -66,7 +86,7 @@ class McpDispatcher:
         # Given as `on_set_logging_level` it would warn; without it no logging is declared.
         server.add_request_handler("logging/setLevel", t.SetLevelRequestParams, _set_level)
         # OpenTelemetry's middleware is removed: it costs on every call and has no exporter here.
-        server.middleware[:] = [self._watch, _named_faults]
+        server.middleware[:] = [self._watch, self._shared, _named_faults]
         # Over HTTP the SDK asks for options without declaring that our tools may change.
         options = server.create_initialization_options(NotificationOptions(tools_changed=True))
 
@@ -90,10 +110,36 @@ class McpDispatcher:
         finally:
             if exchange is not None and ctx.request_id is not None:
                 exchange.answer_comes()
+        if exchange is not None and ctx.method == "initialize":
+            assert ctx.request is not None
+            try:
+                self._initialized(ctx.request.scope, exchange.who.context)
+            except LimitExceeded as error:
+                raise MCPError(SERVER_ERROR, str(error)) from error
         if exchange is not None and ctx.method not in _BEFORE_HANDSHAKE:
             session_id = _session_id(ctx)
             if session_id is not None:
                 self._begun(session_id)
+        return result
+
+    async def _shared(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        """Answer `tools/list` with the same objects each time.
+
+        The SDK makes a copy of all tools for each answer, and a session keeps its last answer until
+        the next one: hundreds of kilobytes for each client that lists the tools and waits.
+        """
+        result = await call_next(ctx)
+        if ctx.method != "tools/list" or not isinstance(result, dict):
+            return result
+        tools = result.get("tools")
+        for known in self._listed:
+            if known == tools:
+                return {**result, "tools": known}
+        if len(self._listed) >= _MAX_LISTS:
+            self._listed.pop(0)
+        self._listed.append(tools)
         return result
 
     async def _list(self, context: ServerRequestContext[Any, Any], _: object) -> dict[str, Any]:

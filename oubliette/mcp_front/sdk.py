@@ -17,14 +17,17 @@ import structlog
 from oubliette.errors import Unavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from starlette.types import Receive, Scope, Send
 
+    from oubliette.config.schema import Config
     from oubliette.mcp_front.calls import ToolCalls
     from oubliette.mcp_front.interfaces import ToolTable
     from oubliette.mcp_front.mcp_server import McpDispatcher
     from oubliette.mcp_front.sdk_sessions import SdkSessions
+    from oubliette.tools.spec import CallContext
 
 LOADING: Final = "the MCP library is still being loaded"
 LOAD_SECONDS: Final = 60.0  # for a request to wait; on a machine that is not busy it takes one
@@ -45,17 +48,29 @@ log = structlog.get_logger("oubliette.front")
 
 
 class Sdk:
-    """Requests served with the MCP SDK. `start`, then `stop`; once each."""
+    """Requests served with the MCP SDK. `start`, then `stop`; once each.
 
-    def __init__(self, tools: ToolTable, calls: ToolCalls, max_body_bytes: int) -> None:
+    Args:
+        tools: The tool table.
+        calls: Executes tool calls.
+        config: The server's configuration.
+        session_ended: Called with the id of each handshake session that has ended.
+    """
+
+    def __init__(
+        self,
+        tools: ToolTable,
+        calls: ToolCalls,
+        config: Config,
+        session_ended: Callable[[str], None],
+    ) -> None:
         self._tools = tools
         self._calls = calls
-        self._max_body_bytes = max_body_bytes
+        self._config = config
+        self._session_ended = session_ended
         self._stopping = False
         self._end = asyncio.Event()
-        self._ready: asyncio.Future[StreamableHTTPSessionManager] = (
-            asyncio.get_running_loop().create_future()
-        )
+        self._ready: asyncio.Future[SdkSessions] = asyncio.get_running_loop().create_future()
         self._dispatch: McpDispatcher | None = None
         self.sessions: SdkSessions | None = None
         """Its handshake sessions; None until the SDK is loaded."""
@@ -99,6 +114,11 @@ class Sdk:
                 raise Unavailable(LOADING) from error
         scope["user"] = self._user(principal)
         await ready.result().asgi_app(scope, receive, send)
+
+    def key_ended(self, token_id: str) -> None:
+        """End the sessions of a key that is not valid any more."""
+        if self.sessions is not None:
+            self.sessions.key_ended(token_id)
 
     def close(self) -> None:
         """Close open `subscriptions/listen` streams regularly; stop importing."""
@@ -147,22 +167,27 @@ class Sdk:
             import_module(name)
         return not self._stopping
 
-    def _build(self) -> StreamableHTTPSessionManager:
-        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-
+    def _build(self) -> SdkSessions:
         from oubliette.mcp_front.mcp_server import McpDispatcher
         from oubliette.mcp_front.sdk_sessions import SdkSessions
 
         _no_shutdown_watcher()
-        self._dispatch = McpDispatcher(self._tools, self._calls, self._begun)
-        manager = StreamableHTTPSessionManager(
-            self._dispatch.server, max_request_body_size=self._max_body_bytes
+        self._dispatch = McpDispatcher(self._tools, self._calls, self._initialized, self._begun)
+        self.sessions = SdkSessions(
+            self._dispatch.server,
+            self._config.callers,
+            self._config.server.max_body_bytes,
+            self._user,
+            self._session_ended,
         )
-        self.sessions = SdkSessions(manager, self._user)
-        return manager
+        return self.sessions
+
+    def _initialized(self, scope: Scope, context: CallContext) -> None:
+        assert self.sessions is not None, "a handshake passes through its sessions"
+        self.sessions.initialized(scope, context)
 
     def _begun(self, session_id: str) -> None:
-        assert self.sessions is not None, "a handshake passes through its manager"
+        assert self.sessions is not None, "a handshake passes through its sessions"
         self.sessions.begun(session_id)
 
     def _user(self, principal: str) -> AuthenticatedUser:

@@ -358,15 +358,15 @@ async def test_the_session_of_another_principal_is_unknown_on_both(mode):
 
 
 @paths
-async def test_a_session_without_a_handshake_answers_no_calls(direct):
+async def test_a_session_whose_handshake_was_refused_answers_no_calls(direct):
     async with world(direct=direct) as w, asyncio.timeout(60):
         wire = Wire(w, "legacy")
-        params = {"protocolVersion": 1}  # refused, but the SDK keeps the session
+        params = {"protocolVersion": 1}
         _, headers, said = await wire.send(wire.call(method="initialize", params=params))
         assert "error" in said
         wire.session = headers["mcp-session-id"]
-        _, _, answer = await wire.send(wire.call())
-    assert answer["error"]["code"] == -32602
+        status, _, _ = await wire.send(wire.call())
+    assert status == 404
     assert w.calls == []
 
 
@@ -535,7 +535,7 @@ async def test_a_long_call_keeps_its_connection_awake(mode, monkeypatch):
 async def test_a_call_in_hand_keeps_its_session_from_growing_old():
     async with world() as w, asyncio.timeout(60):
         wire = await Wire(w, "legacy").start()
-        (session,) = w.front._sdk.sessions._manager._server_instances.values()
+        (session,) = w.front._sdk.sessions._server_instances.values()
         async with wire.open(wire.call("wait"), tool="wait") as reader:
             await waiting(w)
             assert session.idle_scope.deadline == float("inf")
@@ -550,7 +550,7 @@ async def test_a_sessions_deadline_counts_from_the_end_of_its_last_call(monkeypa
     monkeypatch.setattr(sdk_sessions, "SETTLING", 0.2)
     async with world() as w, asyncio.timeout(60):
         wire = await Wire(w, "legacy").start()
-        (session,) = w.front._sdk.sessions._manager._server_instances.values()
+        (session,) = w.front._sdk.sessions._server_instances.values()
         while session.idle_scope.deadline == float("inf"):
             await asyncio.sleep(0.01)  # that of the calls with which it began
         loop = asyncio.get_running_loop()
@@ -566,7 +566,7 @@ async def test_a_deadline_of_the_sdks_own_is_not_brought_forward(monkeypatch):
     monkeypatch.setattr(sdk_sessions, "SETTLING", 0.1)
     async with world() as w, asyncio.timeout(60):
         wire = await Wire(w, "legacy").start()
-        (session,) = w.front._sdk.sessions._manager._server_instances.values()
+        (session,) = w.front._sdk.sessions._server_instances.values()
         await wire.send(wire.call())
         await wire.send({"jsonrpc": "2.0", "id": 99, "method": "ping"})
         while session.idle_scope.deadline == float("inf"):

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from tests.callers import ToolFailed
+from tests.callers import HttpCaller, ToolFailed
 from tests.system.wire_client import WireClient
 
 pytestmark = pytest.mark.anyio
@@ -267,3 +267,13 @@ async def test_a_key_of_one_project_hears_of_no_other(site, kind):
         await narrow.stop_listening()
         await caller.listen(after=0)
         await caller.event("status", session_id=hidden.session_id, status="completed")
+
+
+async def test_the_mcp_session_of_a_key_ends_with_it_and_so_does_its_stream(site):
+    key = site.server.token("read")
+    token_id = key.removeprefix("oub_")[:30]
+    async with HttpCaller(site.server.url, key, mode="legacy") as caller, asyncio.timeout(30):
+        async with caller.http.request("GET") as stream:
+            assert stream.status == 200
+            await site.eyes.call("token_revoke", token_id=token_id)
+            await stream.body()  # until its end

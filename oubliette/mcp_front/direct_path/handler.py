@@ -151,7 +151,7 @@ class DirectPath:
             flight.end(200, REQUEST_CANCELLED, "Request cancelled")
 
     def session_over(self, session_id: str) -> None:
-        """Cancel the calls of an MCP session that its client ended."""
+        """Cancel the calls of an MCP session that has ended."""
         for flight in [each for each in self._flights if each.session_id == session_id]:
             flight.end(500, INTERNAL_ERROR, "Session terminated before the request completed")
 

@@ -8,7 +8,6 @@ supersedes the stream, as it does any other.
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from oubliette.mcp_front.transport.request_stream import RequestStream
 
 BINDING_TOOLS: Final = frozenset({"session_spawn", "session_message"})
-FORGET_SECONDS: Final = 1800.0
-"""Seconds after which a session without an open stream is forgotten, as in the SDK."""
 
 log = structlog.get_logger("oubliette.front")
 
@@ -41,7 +38,6 @@ class _McpSession:
     """Those of them with an earlier stream: the events that it lost are unknown."""
     stream: RequestStream | None = None
     pumps: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
-    last_used: float = 0.0
 
 
 class GetStreams:
@@ -90,8 +86,8 @@ class GetStreams:
         for caller_id in list(session.cursors):
             self._start(session, caller_id)
 
-    def deleted(self, session_id: str) -> None:
-        """Forget an MCP session that its client has ended."""
+    def ended(self, session_id: str) -> None:
+        """Forget an MCP session that has ended."""
         self._sessions.pop(session_id, None)
 
     async def stop(self) -> None:
@@ -104,17 +100,9 @@ class GetStreams:
             pump.cancel()
 
     def _session(self, session_id: str, principal: str) -> _McpSession:
-        now = time.monotonic()
         session = self._sessions.get(session_id)
         if session is None or session.principal != principal:
-            for key in [
-                key
-                for key, other in self._sessions.items()
-                if other.stream is None and now - other.last_used > FORGET_SECONDS
-            ]:
-                del self._sessions[key]
             session = self._sessions[session_id] = _McpSession(principal)
-        session.last_used = now
         return session
 
     def _start(self, session: _McpSession, caller_id: str) -> None:
@@ -159,7 +147,6 @@ class GetStreams:
     def _closed(self, session: _McpSession, exchange: RequestStream) -> None:
         if session.stream is exchange:
             session.stream = None
-            session.last_used = time.monotonic()
 
 
 def _caller_id(arguments: dict[str, Any]) -> str | None:

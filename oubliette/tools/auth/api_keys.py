@@ -26,6 +26,8 @@ from oubliette.tools.auth import scopes
 from oubliette.tools.auth.last_uses import LastUses
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oubliette.clock import Clock
     from oubliette.runtime.store.operations import Commit
     from oubliette.runtime.store.reader import Reader
@@ -63,6 +65,8 @@ class ApiKeys:
         self._clock = clock
         self._tokens: dict[str, Token] = {}
         self._uses = LastUses(commit, clock)
+        self.on_revoked: list[Callable[[str], None]] = []
+        """Called with the id of each token that was revoked, here or on another node."""
 
     async def load(self) -> None:
         """Read all tokens from the store; revoke those whose session ended while no server ran."""
@@ -94,6 +98,10 @@ class ApiKeys:
             elif token_id not in before:
                 kept[token_id] = token
         self._tokens = kept
+        for token_id, token in before.items():
+            now = kept.get(token_id)
+            if token.revoked_at is None and (now is None or now.revoked_at is not None):
+                self._revoked(token_id)
 
     async def aclose(self) -> None:
         """Write the pending last uses."""
@@ -266,9 +274,14 @@ class ApiKeys:
             # In memory first, and kept even if the write fails: a check between here and the commit
             # must not accept the key. Revoking again writes again.
             self._tokens[token_id] = msgspec.structs.replace(token, revoked_at=now)
+            self._revoked(token_id)
         (revoked,) = await self._commit((RevokeToken(token_id, now),))
         _log.info("token revoked", token_id=token_id)
         return bool(revoked)
+
+    def _revoked(self, token_id: str) -> None:
+        for told in self.on_revoked:
+            told(token_id)
 
     async def discard(self, token_id: str) -> None:
         """Revoke a minted key that no session uses."""
@@ -285,6 +298,7 @@ class ApiKeys:
         ]
         for token in ended:
             self._tokens[token.id] = msgspec.structs.replace(token, revoked_at=now)
+            self._revoked(token.id)
         if ended:
             await self._commit(tuple(RevokeToken(token.id, now) for token in ended))
 

@@ -11,7 +11,7 @@ import pytest
 from oubliette import ids
 from oubliette.errors import Forbidden, NotFound, Unauthenticated
 from oubliette.records import Session, Token
-from oubliette.runtime.store.operations import PutSession
+from oubliette.runtime.store.operations import PutSession, RevokeToken
 from oubliette.testing.clock import VirtualClock
 from oubliette.tools.auth import scopes
 from oubliette.tools.auth.api_keys import ApiKeys
@@ -96,6 +96,18 @@ async def test_an_unknown_id_is_compared_as_long_as_a_known_one(
         with pytest.raises(Unauthenticated):
             bench.keys.verify(key, "http")
     assert [(len(a), len(b)) for a, b in compared] == [(32, 32), (32, 32)]
+
+
+async def test_who_is_told_of_revocations_is_told_of_each_once(bench: Bench) -> None:
+    told: list[str] = []
+    bench.keys.on_revoked.append(told.append)
+    keys = [await bench.keys.create(name=name, scope=ADMIN) for name in ("a", "b")]
+    await bench.keys.revoke(keys[0].token.id)
+    await bench.keys.revoke(keys[0].token.id)
+    await bench.services.commit((RevokeToken(keys[1].token.id, 1.0),))  # as another node would
+    await bench.keys.refresh()
+    await bench.keys.refresh()
+    assert told == [keys[0].token.id, keys[1].token.id]
 
 
 async def test_a_revoked_key_is_refused_before_the_revocation_is_even_stored(bench: Bench) -> None:

@@ -31,7 +31,7 @@ from oubliette.mcp_front.protocol import SESSION_HEADER
 from oubliette.mcp_front.quotas import Quotas
 from oubliette.mcp_front.sdk import LOADING, Sdk
 from oubliette.mcp_front.transport import cors, error_responses
-from oubliette.mcp_front.transport.http_protocol import Deadlines
+from oubliette.mcp_front.transport.http_protocol import Deadlines, connection_of
 from oubliette.mcp_front.transport.http_server import HttpServer
 from oubliette.mcp_front.transport.request_stream import SCOPE_KEY, RequestStream
 from oubliette.version import __version__
@@ -267,6 +267,7 @@ class McpApp:
         except Unauthenticated as error:
             await challenge.refuse_key(send, error.message, given=given is not None)
             return
+        connection_of(scope).admitted(who.context.principal)
         if self._stopping:
             await error_responses.refuse(
                 send, 503, "server stopping", headers=[_CLOSE, RETRY_AFTER]

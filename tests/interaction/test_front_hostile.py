@@ -7,9 +7,12 @@ import contextlib
 import json
 import socket
 import time
+from typing import Any
 
 import pytest
+import structlog
 
+from oubliette.mcp_front.transport import open_connections
 from tests.callers import HttpCaller, ToolFailed
 from tests.http_client import HttpClient, HttpError
 from tests.interaction.frontkit import World, world
@@ -429,27 +432,103 @@ async def test_a_slow_reader_that_does_read_is_not_cut():
     assert got > 6_000_000
 
 
-async def test_a_flood_of_connections_leaves_the_open_ones_alone():
-    async with world(max_connections=10) as w, w.caller() as caller, asyncio.timeout(60):
-        await caller.listen()
-        await caller.call("echo")
-        host, port = w.front.url.split("/")[2].split(":")
-        flood = [await asyncio.open_connection(host, int(port)) for _ in range(30)]
-        refused = 0
-        for reader, _ in flood:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    with contextlib.suppress(ConnectionError):
-                        await reader.read(1)
-                    refused += 1
-        assert refused >= 20
-        assert (await caller.call("echo"))["principal"] == "alice"
-        for _, writer in flood:
-            writer.close()
-        while len(w.front.connections) > 3:
-            await asyncio.sleep(0.01)
-        async with w.caller() as other:
-            await other.call("echo")
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def post(key: str, body: bytes, length: int | None = None) -> bytes:
+    """The bytes of a request with a key; of a part of its body, if `length` is more."""
+    return (
+        f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nAccept: */*\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {length or len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+async def connected(w: World, data: bytes, *, answered: bool) -> tuple[Any, Any]:
+    """A connection on which this was sent; if it is to be answered, after the answer."""
+    host, port = w.front.url.split("/")[2].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(data)
+    if answered:
+        assert (await reader.readline()).startswith(b"HTTP/1.1 ")
+    return reader, writer
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("without a word", 30),
+        ("idle without a key", 30),
+        pytest.param("half a head", 30, marks=pytest.mark.whole),
+        pytest.param("refused", 30, marks=pytest.mark.whole),
+        ("idle with a key", 30),
+        ("half a body", 30),
+        pytest.param("mixed", 60, marks=pytest.mark.whole),
+    ],
+)
+async def test_a_flood_of_connections_keeps_nobody_out(kind, count):
+    """Those that are in use stay open, and a new client is served in the middle of it."""
+    async with world(max_connections=10, rest=0.2) as w, asyncio.timeout(60):
+        key = w.key("mallory")
+        kinds = {
+            "without a word": (b"", False),
+            "idle without a key": (HEALTH, True),
+            "half a head": (HEALTH[:30], False),
+            "refused": (post("wrong", b"{}"), True),
+            "idle with a key": (post(key, b"{}"), True),
+            "half a body": (post(key, b"{", 400), False),
+        }
+        async with w.caller() as caller, w.caller() as early, contextlib.AsyncExitStack() as flood:
+            await caller.listen()
+            await caller.call("echo")
+            assert (await early.call("echo"))["principal"] == "alice"
+            for n in range(count):
+                data, answered = kinds.get(kind) or list(kinds.values())[n % len(kinds)]
+                _, writer = await connected(w, data, answered=answered)
+                flood.callback(writer.close)
+                if n % 10 == 9:
+                    _, new = await connected(w, HEALTH, answered=True)
+                    new.close()
+                    async with w.caller() as other:
+                        await other.call("echo")
+            assert len(w.front.connections) <= 11  # one more is being closed at most
+            await w.request("add", a=1, b=2)
+            while not w.answers:  # its stream is still open
+                await asyncio.sleep(0.01)
+            assert (await caller.call("echo"))["principal"] == "alice"
+
+
+@pytest.mark.slow
+async def test_connections_without_a_key_are_kept_for_seconds_and_others_for_longer():
+    async with world() as w, asyncio.timeout(60):
+        stranger, one = await connected(w, HEALTH, answered=True)
+        known, two = await connected(w, post(w.key(), b"{}"), answered=True)
+        await stranger.read()  # until it is closed
+        two.write(HEALTH)
+        assert b" 200 OK" in await known.readuntil(b"200 OK")
+        one.close()
+        two.close()
+
+
+async def test_a_flood_of_connections_is_logged_once_a_minute_with_its_number(monkeypatch):
+    async with world(max_connections=10) as w, asyncio.timeout(60):
+        with structlog.testing.capture_logs() as logged:
+            async with contextlib.AsyncExitStack() as flood:
+                for n in range(20):
+                    _, writer = await connected(w, HEALTH, answered=True)
+                    flood.callback(writer.close)
+                now = time.monotonic()
+                monkeypatch.setattr(open_connections, "time", Later(now + 61))
+                _, writer = await connected(w, HEALTH, answered=True)
+                flood.callback(writer.close)
+    told = [each["count"] for each in logged if each["event"] == "too many connections"]
+    assert told == [1, 10]
+
+
+class Later:
+    """Stands in for `time`."""
+
+    def __init__(self, now: float) -> None:
+        self.monotonic = lambda: now
 
 
 async def test_a_trusted_page_is_told_that_it_may_ask_and_read():

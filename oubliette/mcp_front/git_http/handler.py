@@ -22,7 +22,7 @@ from oubliette.mcp_front.auth import header
 from oubliette.mcp_front.git_http.git_request import GIT, GitRefused, as_bearer, parse
 from oubliette.mcp_front.git_http.upload_pack import ClientGone, upload_pack
 from oubliette.mcp_front.quotas import decrement
-from oubliette.mcp_front.transport.http_protocol import STATE_KEY
+from oubliette.mcp_front.transport.http_protocol import connection_of
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -107,6 +107,7 @@ class GitHttp:
                 why = "invalid or expired key; `oubliette token create` makes one"
             await _answer_text(send, 401, why, _CHALLENGE)
             return
+        connection_of(scope).admitted(who.context.principal)
         response = _GitResponse(scope, send)
         try:
             await self._serve(who, scope, receive, response)
@@ -164,7 +165,7 @@ class _GitResponse:
     """A response, of which it is known whether it has begun."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
-        self._connection = scope["state"][STATE_KEY]
+        self._connection = connection_of(scope)
         self._send = send
         self._begun = False
 

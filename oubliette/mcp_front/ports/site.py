@@ -26,7 +26,7 @@ from oubliette.mcp_front.ports import pages, tunnel
 from oubliette.mcp_front.ports.exchange import BadAnswer, BadHead, PortExchange
 from oubliette.mcp_front.ports.headers import COOKIE, cookie_of, is_foreign, to_container
 from oubliette.mcp_front.ports.host_names import PortHosts
-from oubliette.mcp_front.transport.http_protocol import STATE_KEY
+from oubliette.mcp_front.transport.http_protocol import connection_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from oubliette.actors.ports.messages import GuestStream
     from oubliette.kit import Ref
     from oubliette.mcp_front.auth import AuthenticatedKey, Authenticator
-    from oubliette.mcp_front.transport.http_protocol import GuardedProtocol
 
 OPEN_PATH: Final = "/.oubliette/open"
 OWN_PATHS: Final = "/.oubliette/"
@@ -132,6 +131,10 @@ class PortSite:
                 await pages.show(send, 403, "A page of another origin may not use this port.")
                 return
             stream = await self._connect(name, connection_id, visitor)
+            # Its cookie is as good as a key
+            connection_of(scope).admitted(
+                f"port:{name}" if visitor.key is None else visitor.key.context.principal
+            )
             await self._exchange(stream, visitor, scope, receive, send)
         except Unauthenticated:
             await pages.show(send, 401, _NOT_LET_IN, [(b"www-authenticate", b"Bearer")])
@@ -162,7 +165,7 @@ class PortSite:
     async def _exchange(
         self, stream: GuestStream, visitor: _Visitor, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        connection: GuardedProtocol = scope["state"][STATE_KEY]
+        connection = connection_of(scope)
         connection.unhurried()
         headers = to_container(
             scope["headers"],

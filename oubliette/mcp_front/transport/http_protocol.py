@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import structlog
 
+from oubliette.mcp_front.transport.open_connections import OpenConnections
 from oubliette.mcp_front.transport.taken_connection import TakenConnection
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from starlette.types import Scope
     from uvicorn.config import Config
     from uvicorn.server import ServerState
 
@@ -38,6 +40,8 @@ Parser = Literal["httptools", "h11"]
 log = structlog.get_logger("oubliette.front")
 
 MAX_CONNECTIONS: Final = 4096
+STRANGER_KEEP_ALIVE: Final = 3
+"""Seconds that a connection which has shown no good key is kept after an answer."""
 STATE_KEY: Final = "oubliette.connection"
 """Key of the connection in a request's `scope["state"]`."""
 
@@ -69,7 +73,7 @@ class Deadlines:
     stall: float = 5.0
     """For a client to read any part of the pending output."""
     max_connections: int = field(default_factory=half_of_all_files)
-    """Further connections are closed at once."""
+    """A further connection takes the place of one without a key, or of an unused one."""
 
     def of(self, phase: Phase) -> float:
         """Return the seconds that this phase may take."""
@@ -117,9 +121,10 @@ class CorkedTransport:
 
 
 class GuardedProtocol(_Parsing):
-    """One connection. `guarded` combines it with a parser and sets `deadlines` and `on_gone`."""
+    """One connection. `guarded` combines it with a parser and sets the first attributes."""
 
     deadlines: Deadlines
+    table: OpenConnections
     corked: CorkedTransport
     on_gone: Callable[[], None]
 
@@ -145,17 +150,33 @@ class GuardedProtocol(_Parsing):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the head of a request."""
-        if len(self.connections) >= self.deadlines.max_connections:
-            log.warning("too many connections", open=len(self.connections))
+        if not self.table.add(self):
             self.transport = transport
             transport.abort()
             return
         self.corked = CorkedTransport(transport)
         super().connection_made(cast("asyncio.Transport", self.corked))
+        self.timeout_keep_alive = STRANGER_KEEP_ALIVE
         self._enter("head")
+
+    def admitted(self, principal: str) -> None:
+        """Keep the connection open as one of this principal: it has shown a good key."""
+        self.table.admitted(self, principal)
+        self.timeout_keep_alive = self.config.timeout_keep_alive
+
+    @property
+    def unused(self) -> bool:
+        """Whether it waits for its client: for a request, or for the rest of a body."""
+        if self._taken is not None:
+            return False
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            return True
+        return bool(cycle.more_body) and not self._unhurried
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
+        self.table.remove(self)
         self._enter(None)
         self._stop_stall_timer()
         if self._taken is not None:
@@ -237,7 +258,8 @@ class GuardedProtocol(_Parsing):
             self._phase_timer = self.loop.call_at(ends, self._too_slow)
 
     def _too_slow(self) -> None:
-        log.info("connection too slow", phase=self._phase, client=self.client)
+        if count := self.table.due("connection too slow"):
+            log.info("connection too slow", phase=self._phase, client=self.client, count=count)
         if self.transport.is_closing():
             return
         if self._phase == "rest" or self._begins_answer():
@@ -294,7 +316,8 @@ class GuardedProtocol(_Parsing):
             self._unsent = unsent
             self._stall_timer = self.loop.call_later(self.deadlines.stall, self._stalled)
             return
-        log.info("connection stalled", client=self.client, unsent=unsent)
+        if count := self.table.due("connection stalled"):
+            log.info("connection stalled", client=self.client, unsent=unsent, count=count)
         self._stall_timer = None
         self.transport.abort()
 
@@ -315,6 +338,12 @@ class GuardedProtocol(_Parsing):
             ]
 
 
+def connection_of(scope: Scope) -> GuardedProtocol:
+    """Return the connection of a request."""
+    connection: GuardedProtocol = scope["state"][STATE_KEY]
+    return connection
+
+
 def fastest() -> Parser:
     """Return the fastest parser that this machine has."""
     return "httptools" if find_spec("httptools") else "h11"
@@ -330,5 +359,6 @@ def guarded(
         )
     else:
         from oubliette.mcp_front.transport.h11_connection import H11Connection as Parsing
-    own = {"deadlines": limits, "on_gone": staticmethod(gone)}
+    table = OpenConnections(limits.max_connections)
+    own = {"deadlines": limits, "table": table, "on_gone": staticmethod(gone)}
     return cast("type[GuardedProtocol]", type("Guarded", (GuardedProtocol, Parsing), own))

@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import OublietteError
-from oubliette.mcp_front.transport.http_protocol import STATE_KEY
+from oubliette.mcp_front.transport.http_protocol import connection_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from oubliette.mcp_front.auth import AuthenticatedKey
     from oubliette.mcp_front.quotas import CallSlot
-    from oubliette.mcp_front.transport.http_protocol import GuardedProtocol
 
 SCOPE_KEY: Final = "oubliette.exchange"
 
@@ -55,7 +54,7 @@ class RequestStream:
         self.place = place
         """Its slot among the calls in flight; GET streams have none."""
         self.method: str = scope["method"]
-        self._connection: GuardedProtocol = scope["state"][STATE_KEY]
+        self._connection = connection_of(scope)
         self.status = 0
         """HTTP status of the response; 0 until it begins."""
         self._send = send

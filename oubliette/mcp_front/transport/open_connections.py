@@ -1,0 +1,96 @@
+"""OpenConnections, those of one HTTP server, and which of them makes room for a new one."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+if TYPE_CHECKING:
+    import asyncio
+
+MINUTE: Final = 60.0
+
+log = structlog.get_logger("oubliette.front")
+
+
+class CountedConnection(Protocol):
+    """A connection, as far as it concerns their number."""
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """Its transport."""
+        ...
+
+    @property
+    def unused(self) -> bool:
+        """Whether it waits for its client."""
+        ...
+
+
+class OpenConnections:
+    """The open connections of one server, at most `most`.
+
+    At the limit a new connection is accepted all the same, so that no flood keeps others out: the
+    oldest one that has shown no good key is closed for it. If each has shown one, the oldest that
+    is unused is closed, of the principal with most connections.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._strangers: dict[CountedConnection, None] = {}
+        """Connections without a good key, the oldest first."""
+        self._known: dict[str, dict[CountedConnection, None]] = {}
+        """Principal → its connections, the oldest first."""
+        self._of: dict[CountedConnection, str] = {}
+        self._causes: dict[str, tuple[float, int]] = {}
+        """Logged cause → when it was logged, and how often it came since."""
+
+    def add(self, connection: CountedConnection) -> bool:
+        """Add a new connection; return whether there is room for it."""
+        if len(self._strangers) + len(self._of) >= self._most:
+            in_the_way = next(iter(self._strangers), None) or self._unused()
+            if count := self.due("too many connections"):
+                log.warning("too many connections", most=self._most, count=count)
+            if in_the_way is None:
+                return False
+            self.remove(in_the_way)
+            in_the_way.transport.abort()
+        self._strangers[connection] = None
+        return True
+
+    def admitted(self, connection: CountedConnection, principal: str) -> None:
+        """Record that a connection has shown a good key of this principal."""
+        if self._of.get(connection) == principal:
+            return
+        self.remove(connection)
+        self._of[connection] = principal
+        self._known.setdefault(principal, {})[connection] = None
+
+    def remove(self, connection: CountedConnection) -> None:
+        """Forget a connection; no effect if it is not among them."""
+        self._strangers.pop(connection, None)
+        principal = self._of.pop(connection, None)
+        if principal is not None:
+            own = self._known[principal]
+            del own[connection]
+            if not own:
+                del self._known[principal]
+
+    def due(self, cause: str) -> int:
+        """Count an event that clients cause; return how many to log now: once a minute, else 0."""
+        now = time.monotonic()
+        logged, count = self._causes.get(cause, (-MINUTE, 0))
+        if now - logged < MINUTE:
+            self._causes[cause] = (logged, count + 1)
+            return 0
+        self._causes[cause] = (now, 0)
+        return count + 1
+
+    def _unused(self) -> CountedConnection | None:
+        for own in sorted(self._known.values(), key=len, reverse=True):
+            for connection in own:
+                if connection.unused:
+                    return connection
+        return None

@@ -55,6 +55,7 @@ CALLS_END: Final = 1.5  # seconds for calls in flight at the stop
 ANSWERS_END: Final = 0.5  # seconds after that, for the error that the server stops
 REST_ENDS: Final = 0.3  # seconds for GET streams after that
 RETRY_AFTER: Final = (b"retry-after", b"1")
+_LAST_EVENT_ID: Final = b"last-event-id"
 _CLOSE: Final = (b"connection", b"close")
 _METHODS: Final = frozenset({"GET", "POST", "DELETE"})
 
@@ -334,27 +335,34 @@ class McpApp:
 
     async def _get(self, who: AuthenticatedKey, scope: Scope, receive: Receive, send: Send) -> None:
         principal = who.context.principal
+        session_id = header(scope["headers"], SESSION_HEADER)
+        last_event_id = header(scope["headers"], _LAST_EVENT_ID)
+        # The ids are ours, and not the SDK's: without a store of them it would answer nothing.
+        scope["headers"] = [pair for pair in scope["headers"] if pair[0] != _LAST_EVENT_ID]
+        exchange = RequestStream(who, scope, send)
+        binder, took_over, counted = None, False, False
         try:
+            if session_id is not None and _takes_events(header(scope["headers"], b"accept")):
+                took_over = await self._streams.take_over(exchange, session_id.decode("latin-1"))
             await self.quotas.take_stream(principal)
-        except LimitExceeded as error:
-            await self._refuse_for_now(send, error)
-            return
-        binder = None
-        try:
-            session_id = header(scope["headers"], SESSION_HEADER)
-            # We give no event ids; without a store of them the SDK would answer nothing at all.
-            scope["headers"] = [pair for pair in scope["headers"] if pair[0] != b"last-event-id"]
-            exchange = RequestStream(who, scope, send)
+            counted = True
             if session_id is not None:
                 exchange.expect_open()
-                binder = asyncio.get_running_loop().create_task(
-                    self._streams.opened(exchange, session_id.decode("latin-1"))
+                opened = self._streams.opened(
+                    exchange, session_id.decode("latin-1"), last_event_id, took_over=took_over
                 )
+                binder = asyncio.get_running_loop().create_task(opened)
             await self._serve(scope, receive, exchange)
+        except LimitExceeded as error:
+            if counted:
+                raise
+            await self._refuse_for_now(send, error)
         finally:
+            exchange.end()
             if binder is not None:
                 binder.cancel()
-            self.quotas.end_stream(principal)
+            if counted:
+                self.quotas.end_stream(principal)
 
     async def _serve(self, scope: Scope, receive: Receive, exchange: RequestStream) -> None:
         """Pass the request to the SDK; the client sees no details of its failures."""
@@ -376,3 +384,8 @@ class McpApp:
                 )
         finally:
             exchange.end()
+
+
+def _takes_events(accept: bytes | None) -> bool:
+    kinds = {part.partition(b";")[0].strip().lower() for part in (accept or b"").split(b",")}
+    return bool(kinds & {b"*/*", b"text/*", b"text/event-stream"})

@@ -9,7 +9,8 @@ import time
 import pytest
 
 from tests.callers import Caller, ToolFailed
-from tests.interaction.frontkit import world
+from tests.interaction.frontkit import World, world
+from tests.interaction.test_front_paths import Wire
 
 pytestmark = pytest.mark.anyio
 
@@ -283,6 +284,105 @@ async def test_a_get_stream_that_opens_after_the_spawn_misses_nothing():
     assert numbers(caller) == [1, 2, 3]
 
 
+async def got(reader: asyncio.StreamReader, *texts: str) -> str:
+    """What comes on a stream, until all of these have come."""
+    data = ""
+    while not all(text in data for text in texts):
+        more = await reader.read(65536)
+        assert more, f"the stream ended after {data!r}"
+        data += more.decode()
+    return data
+
+
+def ids_of(data: str) -> list[str]:
+    return [line[4:] for line in data.splitlines() if line.startswith("id: ")]
+
+
+async def bound(w: World) -> Wire:
+    """A client with a GET stream to come, whose caller is bound to it."""
+    wire = await Wire(w, "legacy").start()
+    await wire.send(wire.call("session_spawn", arguments={"caller_id": "tester"}))
+    return wire
+
+
+async def test_a_newer_get_stream_takes_over_at_once_and_begins_where_its_client_was():
+    async with world() as w, asyncio.timeout(60):
+        wire = await bound(w)
+        async with wire.open(b"", method="GET") as dead:
+            await w.events({"n": 1}, {"n": 2})
+            first, second = ids_of(await got(dead, '"n":1', '"n":2'))
+            request = await w.request(a=1, b=2)
+            await w.events({"n": 3})
+            await got(dead, request, '"n":3')  # what the server has written; its client is away
+            last = {"Last-Event-ID": first}
+            async with wire.open(b"", last, method="GET") as reader:
+                said = await got(reader, "200 OK", '"n":2', request, '"n":3')
+                assert '"n":1' not in said
+                assert second in ids_of(said)
+                await w.events({"n": 4})
+                assert '"n":4' in await got(reader, '"n":4')
+            assert await dead.read() == b""
+
+
+async def test_a_client_that_returns_no_id_gets_all_of_the_stream_that_was_taken_over():
+    async with world() as w, asyncio.timeout(60):
+        wire = await bound(w)
+        async with wire.open(b"", method="GET") as early:
+            await w.events({"n": 1})
+            await got(early, '"n":1')
+        while w.front.quotas.streams:
+            await asyncio.sleep(0.01)
+        async with wire.open(b"", method="GET") as dead:
+            await w.events({"n": 2})
+            request = await w.request(a=1, b=2)
+            await got(dead, '"n":2', request)
+            async with wire.open(b"", method="GET") as reader:
+                said = await got(reader, "200 OK", '"n":2', request)
+                assert '"n":1' not in said  # of that stream all is known to have been sent
+
+
+@pytest.mark.parametrize("last", ["17", "tester", "tester=-1", "tester=" + "9" * 40, "x=1,", ""])
+async def test_an_id_that_is_not_ours_changes_nothing(last):
+    async with world() as w, asyncio.timeout(60):
+        wire = await bound(w)
+        await w.events({"n": 1})
+        async with wire.open(b"", {"Last-Event-ID": last}, method="GET") as reader:
+            await w.events({"n": 2})
+            await got(reader, '"n":1', '"n":2')
+
+
+async def test_the_stream_of_a_session_is_taken_over_by_its_principal_alone():
+    async with world(callers={"max_calls_in_flight": 1}) as w, asyncio.timeout(60):
+        wire = await bound(w)
+        async with wire.open(b"", method="GET") as reader:
+            await got(reader, "200 OK")
+            other = Wire(w, "legacy")
+            other.key, other.session = w.key("bob"), wire.session
+            assert (await other.send(b"", method="GET"))[0] == 404
+            refused = await wire.send(b"", {"Accept": "text/html"}, method="GET")
+            assert refused[0] == 429  # and no stream is given up for what is none
+            await w.events({"n": 1})
+            await got(reader, '"n":1')
+            # There is one stream at most, which the newer one does not need to wait for.
+            async with wire.open(b"", method="GET") as newer:
+                await got(newer, "200 OK", '"n":1')
+
+
+async def test_of_many_get_streams_at_once_one_stays():
+    async with world() as w, asyncio.timeout(60), contextlib.AsyncExitStack() as stack:
+        wire = await bound(w)
+        opening = [wire.open(b"", method="GET") for _ in range(5)]
+        readers = [await stack.enter_async_context(each) for each in opening]
+        await w.events({"n": 1})
+        answers = [asyncio.ensure_future(reader.read()) for reader in readers[:-1]]
+        await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        while sum(not each.done() for each in answers) > 1:
+            await asyncio.sleep(0.01)
+        assert len(w.front.quotas.streams) == 1
+        for each in answers:
+            each.cancel()
+
+
 async def test_a_listener_takes_over_from_the_get_stream():
     async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(60):
         await caller.open_get_stream()
@@ -374,15 +474,6 @@ async def test_a_cancelled_listener_of_a_handshake_client_ends_at_once():
             assert await waiter.lost == "caller tester is not connected: it disconnected"
             assert w.front.quotas.listeners == {}
             assert (await caller.call("echo"))["principal"] == "alice"
-
-
-async def test_a_last_event_id_is_not_believed():
-    async with world() as w, w.caller("http", "legacy") as caller, asyncio.timeout(60):
-        caller.http.headers["last-event-id"] = "17"
-        await caller.open_get_stream()
-        await caller.call("session_spawn", caller_id="tester")
-        await w.events({"n": 1})
-        await caller.event(n=1)
 
 
 @modes

@@ -58,8 +58,13 @@ def frame(data: dict[str, Any], logger: str) -> bytes:
     )
 
 
-def event_frame(event: Event, *, redelivered: bool = False) -> bytes:
-    """Return an event of the log as one server-sent event; by reference if it is too large."""
+def event_frame(event: Event, *, redelivered: bool = False, event_id: str | None = None) -> bytes:
+    """Return an event of the log as one server-sent event; by reference if it is too large.
+
+    A client that loses its stream returns the last `event_id`, where there are any.
+    """
+    if event_id is not None:
+        return b"id: %b\r\n" % event_id.encode() + event_frame(event, redelivered=redelivered)
     logger = TOOL_LOGGER if event.type == _REQUEST else SESSION_LOGGER
     try:
         whole = frame(as_data(event, redelivered=redelivered), logger)

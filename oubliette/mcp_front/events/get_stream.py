@@ -3,11 +3,17 @@
 Such a client names its caller_id at session_spawn or session_message; from then on its GET stream
 carries that caller's events, unless another listener of that caller is open. A newer listener
 supersedes the stream, as it does any other.
+
+A session has one GET stream. A newer one takes over at once, because the older one may be dead
+without a sign. The id of each event has the cursors of all callers of the stream, so that a client
+which returns it (`Last-Event-ID`) gets what it has not read; one that returns none, after a stream
+that was taken over, has read nothing of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -24,6 +30,9 @@ if TYPE_CHECKING:
     from oubliette.mcp_front.quotas import ListenerSlot, Quotas
     from oubliette.mcp_front.transport.request_stream import RequestStream
 
+TAKE_OVER_SECONDS: Final = 5.0
+"""Seconds for the end of the stream that a newer one replaces; nothing in it waits for a client."""
+_MAX_DIGITS: Final = 18
 BINDING_TOOLS: Final = frozenset({"session_spawn", "session_message"})
 
 log = structlog.get_logger("oubliette.front")
@@ -33,7 +42,13 @@ log = structlog.get_logger("oubliette.front")
 class _McpSession:
     principal: str
     cursors: dict[str, int] = field(default_factory=dict[str, int])
-    """Bound caller_ids, each with the cursor of its last event on a stream."""
+    """Bound caller_ids, each with the cursor of its last event on an earlier stream."""
+    sent: dict[str, int] = field(default_factory=dict[str, int])
+    """Those with events on the open stream, each with the cursor of the last one."""
+    began: dict[str, int] = field(default_factory=dict[str, int])
+    """Cursors with which the last stream began."""
+    read: dict[str, int] = field(default_factory=dict[str, int])
+    """Cursors of what the client has read, where it is less than was sent; for the next stream."""
     resumed: set[str] = field(default_factory=set[str])
     """Those of them with an earlier stream: the events that it lost are unknown."""
     stream: RequestStream | None = None
@@ -47,6 +62,8 @@ class GetStreams:
         self._listening = listening
         self._quotas = quotas
         self._sessions: dict[str, _McpSession] = {}
+        self._gets: dict[tuple[str, str], RequestStream] = {}
+        """Principal and MCP session → its GET request, also before its stream is open."""
         self._stopping = False
 
     async def before_call(
@@ -73,7 +90,33 @@ class GetStreams:
         session.cursors[caller_id] = state.head
         self._start(session, caller_id)
 
-    async def opened(self, exchange: RequestStream, session_id: str) -> None:
+    async def take_over(self, exchange: RequestStream, session_id: str) -> bool:
+        """End the GET request that this session has, for a newer one; return whether it had one."""
+        key, had = (exchange.who.context.principal, session_id), False
+        with contextlib.suppress(TimeoutError):  # then the SDK refuses the newer one
+            async with asyncio.timeout(TAKE_OVER_SECONDS):
+                while (older := self._gets.get(key)) is not None:
+                    ended = asyncio.Event()
+                    older.on_end(ended.set)
+                    older.cut()
+                    await ended.wait()
+                    had = True
+        self._gets[key] = exchange
+        exchange.on_end(lambda: self._over(key, exchange))
+        return had
+
+    def _over(self, key: tuple[str, str], exchange: RequestStream) -> None:
+        if self._gets.get(key) is exchange:
+            del self._gets[key]
+
+    async def opened(
+        self,
+        exchange: RequestStream,
+        session_id: str,
+        last_event_id: bytes | None = None,
+        *,
+        took_over: bool = False,
+    ) -> None:
         """Send the bound callers' events on this GET stream, once it is open."""
         try:
             await asyncio.shield(exchange.expect_open())
@@ -82,6 +125,9 @@ class GetStreams:
         principal = exchange.who.context.principal
         session = self._session(session_id, principal)
         session.stream = exchange
+        session.read = _cursors(last_event_id)
+        if took_over and not session.read:
+            session.read = session.began.copy()
         exchange.on_end(lambda: self._closed(session, exchange))
         for caller_id in list(session.cursors):
             self._start(session, caller_id)
@@ -122,13 +168,21 @@ class GetStreams:
     ) -> None:
         link = self._listening.link(stream.who.context, caller_id)
         cursor, again = session.cursors[caller_id], caller_id in session.resumed
+        cursor = min(cursor, session.read.pop(caller_id, cursor))
         session.resumed.add(caller_id)
+        session.sent.pop(caller_id, None)
+
+        def event_id(seq: int) -> str:
+            session.sent[caller_id] = seq
+            return ",".join(f"{name}={sent}" for name, sent in session.sent.items())
+
         stream.on_end(lambda: link.close(GONE))
         try:
             await slot.claim()
             async with self._listening.counted(link):
                 opened = await link.open(after=cursor, provide=True, stream=True, again=again)
-                cursor, ended = await self._listening.pump(stream, link, opened.cursor)
+                session.began[caller_id] = opened.cursor
+                cursor, ended = await self._listening.pump(stream, link, opened.cursor, event_id)
             if ended in {SUPERSEDED, BAD_KEY}:
                 session.cursors.pop(caller_id, None)
             elif caller_id in session.cursors:
@@ -147,6 +201,16 @@ class GetStreams:
     def _closed(self, session: _McpSession, exchange: RequestStream) -> None:
         if session.stream is exchange:
             session.stream = None
+
+
+def _cursors(last_event_id: bytes | None) -> dict[str, int]:
+    """Return the cursors in the id of an event; none of what is not an id of ours."""
+    found: dict[str, int] = {}
+    for name, _, seq in (part.partition(b"=") for part in (last_event_id or b"").split(b",")):
+        if not seq.isdigit() or len(seq) > _MAX_DIGITS:
+            return {}
+        found[name.decode("latin-1")] = int(seq)
+    return found
 
 
 def _caller_id(arguments: dict[str, Any]) -> str | None:

@@ -174,15 +174,23 @@ class ListenService:
         exchange: RequestStream,
         link: ListenerClient,
         cursor: int,
+        event_id: Callable[[int], str] | None = None,
     ) -> tuple[int, str]:
-        """Write events until the listener ends; return its cursor and the reason for its end."""
+        """Write events until the listener ends; return its cursor and the reason for its end.
+
+        With `event_id`, which is called with the `seq` of each event, they have ids.
+        """
         while True:
             batch = await link.next(cursor, _CHECK_SECONDS, _STREAM_BYTES)
             if not await exchange.who.still_good():
                 return cursor, BAD_KEY
             if batch.events:
                 frames = b"".join(
-                    event_format.event_frame(event, redelivered=event.seq in batch.redelivered)
+                    event_format.event_frame(
+                        event,
+                        redelivered=event.seq in batch.redelivered,
+                        event_id=None if event_id is None else event_id(event.seq),
+                    )
                     for event in batch.events
                 )
                 try:

@@ -134,6 +134,10 @@ class RequestStream:
         if self._ended or self._connection.gone:
             raise StreamClosed("the client is gone")
 
+    def cut(self) -> None:
+        """End the request at once, whether or not its client is there."""
+        self._connection.transport.abort()
+
     def when_gone(self, callback: Callable[[], None] | None) -> None:
         """Call `callback` if the client disconnects, at once if it has; None: no longer."""
         connection = self._connection

@@ -33,13 +33,14 @@ from oubliette.mcp_front.sdk import LOADING, Sdk
 from oubliette.mcp_front.transport import cors, error_responses
 from oubliette.mcp_front.transport.http_protocol import Deadlines, connection_of
 from oubliette.mcp_front.transport.http_server import HttpServer
+from oubliette.mcp_front.transport.request_body import is_cut, read_body, replay
 from oubliette.mcp_front.transport.request_stream import SCOPE_KEY, RequestStream
 from oubliette.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
     from uvicorn._types import ASGI3Application
 
     from oubliette.actors.claims import Claims
@@ -368,6 +369,14 @@ class McpApp:
         """Pass the request to the SDK; the client sees no details of its failures."""
         scope[SCOPE_KEY] = exchange
         try:
+            if scope["method"] == "POST":
+                # The SDK takes a client that goes away in the middle for a failure of its own.
+                read: list[Message] = []
+                await read_body(receive, read, self._config.server.max_body_bytes)
+                if is_cut(read):
+                    log.debug("client gone", during="body")
+                    return
+                receive = replay(read, receive)
             await self._sdk(exchange.who.context.principal, scope, receive, exchange.send)
         except Unavailable as error:
             await error_responses.refuse(

@@ -432,14 +432,52 @@ async def test_a_slow_reader_that_does_read_is_not_cut():
     assert got > 6_000_000
 
 
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
+
+@pytest.mark.parametrize("how", core(["length"], ["length", "chunks", "silence"]))
+@pytest.mark.parametrize("direct", core([True], [True, False]))
+async def test_a_client_that_goes_away_in_the_middle_of_a_body_is_no_error(how, direct, caplog):
+    versions = {
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "echo",
+    }
+    async with world(direct=direct, pause=0.05) as w, asyncio.timeout(60):
+        key = w.key()
+        with structlog.testing.capture_logs() as logged:
+            async with w.caller("http", "legacy", key=key) as caller:
+                in_session = dict(caller.http.headers)
+                for more in ({}, versions, in_session):
+                    whole = post(key, PING, 400 if how != "chunks" else None, {**more})
+                    if how == "chunks":
+                        whole = whole.replace(b"Content-Length: 40", b"Transfer-Encoding: chunked")
+                        whole = whole.replace(PING, b"%x\r\n%b" % (len(PING) + 9, PING))
+                    reader, writer = await connected(w, whole, answered=False)
+                    if how == "silence":
+                        await reader.read()
+                    writer.transport.abort()
+                await caller.call("echo")
+            while w.front.connections or w.front.quotas.calls:
+                await asyncio.sleep(0.01)
+    assert [each for each in logged if each["log_level"] in {"warning", "error"}] == []
+    assert [each for each in caplog.records if each.levelname in {"WARNING", "ERROR"}] == []
+
+
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def post(key: str, body: bytes, length: int | None = None) -> bytes:
+def post(
+    key: str, body: bytes, length: int | None = None, more: dict[str, str] | None = None
+) -> bytes:
     """The bytes of a request with a key; of a part of its body, if `length` is more."""
+    given = {"authorization", "accept", "content-type"}
+    lines = "".join(
+        f"{name}: {value}\r\n" for name, value in (more or {}).items() if name.lower() not in given
+    )
     return (
         f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nAccept: */*\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {length or len(body)}\r\n\r\n"
+        f"Content-Type: application/json\r\n{lines}Content-Length: {length or len(body)}\r\n\r\n"
     ).encode() + body
 
 

@@ -19,10 +19,9 @@ from oubliette.mcp_front.protocol import (
     correlated,
 )
 from oubliette.mcp_front.transport.error_responses import INTERNAL_ERROR, tool_failure
+from oubliette.mcp_front.transport.request_body import read_body, replay
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from starlette.types import Message, Receive, Scope
 
     from oubliette.mcp_front.calls import ToolCalls
@@ -102,8 +101,8 @@ class DirectPath:
         if head is None or kind is None:
             return Handover(receive)
         read: list[Message] = []
-        body = await self._body(receive, read)
-        rest = _replay(read, receive)
+        body = await read_body(receive, read, self._max_body)
+        rest = replay(read, receive)
         if body is None:
             return Handover(rest)
         call = plain_call.read(body, kind, head, sdk=self._sdk.loaded)
@@ -129,19 +128,6 @@ class DirectPath:
         finally:
             sessions.leave(session)
         return None
-
-    async def _body(self, receive: Receive, read: list[Message]) -> bytes | None:
-        body = b""
-        while True:
-            message = await receive()
-            read.append(message)
-            if message["type"] != "http.request":
-                return None
-            body = body + message["body"] if body else message["body"]
-            if len(body) > self._max_body:
-                return None
-            if not message["more_body"]:
-                return body
 
     # ------------------------------------------------------------ cancellation
     def cancel(self, key: Key) -> None:
@@ -295,10 +281,3 @@ def _of_session(session_id: str) -> tuple[tuple[bytes, bytes], ...]:
 
 def _key(session_id: str, request_id: RequestId) -> Key:
     return session_id, correlated(request_id)
-
-
-def _replay(read: list[Message], receive: Receive) -> Callable[[], Awaitable[Message]]:
-    async def replay() -> Message:
-        return read.pop(0) if read else await receive()
-
-    return replay

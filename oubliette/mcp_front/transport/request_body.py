@@ -1,0 +1,44 @@
+"""Bodies of requests, read before they are passed on: a client may go away in the middle of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive
+
+
+async def read_body(receive: Receive, read: list[Message], most: int) -> bytes | None:
+    """Return the body; None if it is not complete, or longer than `most` bytes.
+
+    Args:
+        receive: Of the request.
+        read: Is appended what was received.
+        most: Bytes after which nothing more is read.
+    """
+    body = b""
+    while True:
+        message = await receive()
+        read.append(message)
+        if message["type"] != "http.request":
+            return None
+        piece = message.get("body", b"")
+        body = body + piece if body else piece
+        if len(body) > most:
+            return None
+        if not message.get("more_body"):
+            return body
+
+
+def is_cut(read: list[Message]) -> bool:
+    """Whether the client went away before the end of its body."""
+    return bool(read) and read[-1]["type"] == "http.disconnect"
+
+
+def replay(read: list[Message], receive: Receive) -> Receive:
+    """Return a `receive` that returns what was read, then the rest."""
+
+    async def again() -> Message:
+        return read.pop(0) if read else await receive()
+
+    return again

@@ -246,14 +246,19 @@ def _is_refusal(error: BaseException) -> bool:
     return type(error).__name__ in {"ConnectError", "ConnectTimeout"}
 
 
-async def listed(client: Any) -> list[Any]:
-    """Return all tools of the server, page by page."""
+async def listed(client: Any, name: str) -> list[Any]:
+    """Return all tools of the server of this name, page by page.
+
+    The listing ends at an empty cursor, and at one that came before: there are servers that always
+    return one.
+    """
     from mcp import ClientSession
     from mcp_types import PaginatedRequestParams
 
     found: list[Any] = []
     cursor: str | None = None
-    for _ in range(_MOST_PAGES):
+    seen: set[str] = set()
+    while len(seen) < _MOST_PAGES:
         if isinstance(client, ClientSession):
             params = PaginatedRequestParams(cursor=cursor)
             page = await client.list_tools(params=params)
@@ -261,6 +266,11 @@ async def listed(client: Any) -> list[Any]:
             page = await client.list_tools(cursor=cursor)
         found += page.tools
         cursor = page.next_cursor
-        if cursor is None:
+        if not cursor:
             return found
-    raise BadTool(f"the server has more than {_MOST_PAGES} pages of tools")
+        if cursor in seen:
+            LOG.warning("%s: its list of tools goes round; what it had so far is offered", name)
+            return found
+        seen.add(cursor)
+    LOG.warning("%s: only the first %d pages of its tools are offered", name, _MOST_PAGES)
+    return found

@@ -10,10 +10,43 @@ from oubliette.api.tools.errors import ToolError
 from oubliette.api.tools.guarded import GuardedTool, described
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from oubliette.api.tools.context import Call
     from oubliette.api.tools.mcp_link import McpConnection
 
 _LONGEST_NAME: Final = 128  # characters
+
+
+def named(listed: Sequence[Any], prefix: str, server: str) -> list[tuple[str, Any]]:
+    """Return the tools of a server, each with a name that agents' clients take, and no other has.
+
+    Names of other servers may have any characters and any length. Those that become the same get a
+    suffix; a name that can stay as it is stays.
+    """
+    first: dict[str, Any] = {}
+    for each in listed:
+        if first.setdefault(each.name, each) is not each:
+            LOG.warning("%s: the tool %s is listed twice; the first one counts", server, each.name)
+    wanted = {name: _valid(prefix + name) for name in first}
+    taken = {prefix + name for name in first if wanted[name] == prefix + name}
+    found: list[tuple[str, Any]] = []
+    for name, each in first.items():
+        unique = own = wanted[name]
+        number = 1
+        while own != prefix + name and unique in taken:
+            number += 1
+            suffix = f"_{number}"
+            unique = own[: _LONGEST_NAME - len(suffix)] + suffix
+        if number > 1:
+            LOG.warning("%s: the tool %s is offered as %s", server, name, unique)
+        taken.add(unique)
+        found.append((unique, each))
+    return found
+
+
+def _valid(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_LONGEST_NAME] or "tool"
 
 
 class McpTool(GuardedTool):
@@ -21,20 +54,22 @@ class McpTool(GuardedTool):
 
     def __init__(
         self,
-        name: str,
+        server_name: str,
         server: McpConnection,
         listed: Any,
         *,
-        prefix: str,
+        name: str,
         durable: bool,
         timeout: float | None,
     ) -> None:
-        self._server_name = name
+        self._server_name = server_name
         self._server = server
         self._remote_name: str = listed.name
-        # Names of other servers may have characters that agents' clients refuse.
-        self.name = re.sub(r"[^A-Za-z0-9_.-]", "_", prefix + listed.name)[:_LONGEST_NAME]
-        self.description = listed.description or listed.title or ""
+        self.name = name
+        described_as = listed.description or listed.title or ""
+        if not name.endswith(listed.name):  # of which little is left in another script
+            described_as = f"{listed.name}: {described_as}" if described_as else listed.name
+        self.description = described_as
         self.input_schema = {"type": "object", **listed.input_schema}
         self.durable = durable
         self.timeout = timeout

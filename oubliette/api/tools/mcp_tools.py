@@ -16,7 +16,7 @@ from oubliette.api.tools.decorator import check_timeout
 from oubliette.api.tools.errors import BadTool
 from oubliette.api.tools.guarded import described
 from oubliette.api.tools.mcp_link import McpConnection, McpLink, listed, noting_end
-from oubliette.api.tools.mcp_tool import McpTool
+from oubliette.api.tools.mcp_tool import McpTool, named
 from oubliette.api.tools.prepared import PreparedTool, ToolSource
 from oubliette.errors import InvalidParameter
 
@@ -111,7 +111,7 @@ class McpTools(ToolSource):
         try:
             with anyio.fail_after(_OPEN_SECONDS):
                 link = await server.opened()
-                found = await listed(await link.connected())
+                found = await listed(await link.connected(), repr(self))
         except BaseException as error:
             await server.close()
             if isinstance(error, TimeoutError):
@@ -125,11 +125,11 @@ class McpTools(ToolSource):
                 repr(self),
                 server,
                 each,
-                prefix=self._prefix,
+                name=name,
                 durable=self._durable,
                 timeout=self._timeout,
             )
-            for each in found
+            for name, each in named(found, self._prefix, repr(self))
         ]
 
     async def _connected(self, stack: AsyncExitStack, link: McpLink) -> Any:

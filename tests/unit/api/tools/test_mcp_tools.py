@@ -358,6 +358,63 @@ async def test_a_client_that_is_not_connected_is_connected_for_as_long(no_leaked
         _ = client.session
 
 
+def listing(*pages: tuple[list[str], str | None]) -> Server:
+    """A server whose tools come in these pages, each with the cursor behind it."""
+    asked: list[str | None] = []
+
+    async def lists(_: Any, params: Any) -> types.ListToolsResult:
+        asked.append(params.cursor if params is not None else None)
+        names, cursor = pages[min(len(asked), len(pages)) - 1]
+        tools = [types.Tool(name=name, input_schema={"type": "object"}) for name in names]
+        return types.ListToolsResult(tools=tools, next_cursor=cursor)
+
+    async def called(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        return types.CallToolResult(content=[types.TextContent(type="text", text=params.name)])
+
+    return Server("listing", on_list_tools=lists, on_call_tool=called)
+
+
+@pytest.mark.parametrize(
+    ("names", "offered"),
+    [
+        (["a b", "a/b"], {"a_b": "a b", "a_b_2": "a/b"}),
+        (["a b", "a_b", "a.b"], {"a_b": "a_b", "a_b_2": "a b", "a.b": "a.b"}),
+        (["a b", "a_b_2", "a/b"], {"a_b": "a b", "a_b_2": "a_b_2", "a_b_3": "a/b"}),
+        (["検索", "削除", "Suche"], {"__": "検索", "___2": "削除", "Suche": "Suche"}),
+        (["x" * 130, "x" * 131], {"x" * 128: "x" * 130, "x" * 126 + "_2": "x" * 131}),
+        (["a", "a", "b"], {"a": "a", "b": "b"}),
+    ],
+)
+async def test_tools_whose_names_become_one_get_suffixes(names, offered, caplog):
+    async with opened(mcp(listing((names, None)))) as table:
+        said = {name: await tool.run({}, Call()) for name, tool in table.items()}
+        assert said == offered
+        for name, remote in offered.items():
+            assert remote == name or remote in table[name].description
+    assert ("offered as" in caplog.text or "listed twice" in caplog.text) == (names[0] != "Suche")
+
+
+@pytest.mark.parametrize(
+    ("pages", "names", "warned"),
+    [
+        ([(["a"], "1"), (["b"], "")], ["a", "b"], ""),
+        ([(["a"], "")], ["a"], ""),
+        ([(["a"], "1"), (["b"], "1")], ["a", "b"], "goes round"),
+        ([(["a"], "1")], ["a"], "goes round"),
+        ([(["a"], "1"), (["b"], "2"), (["c"], "1")], ["a", "b", "c"], "goes round"),
+        ([([f"t{n}"], str(n)) for n in range(102)], [f"t{n}" for n in range(100)], "100 pages"),
+    ],
+)
+async def test_a_listing_that_never_ends_is_ended_and_its_tools_are_offered(
+    pages, names, warned, caplog
+):
+    async with opened(mcp(listing(*pages))) as table:
+        assert list(table) == names
+        assert await table["a" if "a" in table else "t7"].run({}, Call()) in {"a", "t7"}
+    assert warned in caplog.text
+    assert bool(warned) == ("WARNING" in caplog.text)
+
+
 async def test_two_servers_with_tools_of_one_name_need_prefixes(no_leaked_tasks):
     with pytest.raises(BadTool, match="two tools are named add"):
         async with opened(mcp(a_server()), mcp(a_server())):

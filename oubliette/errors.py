@@ -74,9 +74,15 @@ class Conflict(OublietteError):
 
 
 class AlreadyExists(Conflict):
-    """An object with the same name or id exists already."""
+    """An object with the same name or id exists already; `existing_id` is its id, if known."""
 
     code = "already_exists"
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, existing_id: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.existing_id = existing_id
 
 
 class SessionHandover(Conflict):

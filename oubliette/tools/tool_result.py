@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from oubliette.errors import InvalidParameter, OublietteError
+from oubliette.errors import AlreadyExists, InvalidParameter, OublietteError
 from oubliette.runtime.store.codec import decode_payload
 
 
@@ -49,4 +49,6 @@ def failure(error: OublietteError) -> ToolResult:
         "hint": error.hint,
         "field": error.field if isinstance(error, InvalidParameter) else None,
     }
+    if isinstance(error, AlreadyExists) and error.existing_id is not None:
+        body["existing_id"] = error.existing_id
     return ToolResult(text=str(error), error=body)

@@ -225,8 +225,9 @@ async def test_commands_can_commit(site):
 async def test_a_duplicate_name_is_refused(site, caller):
     """`project already exists`; a deleted project's name is free."""
     made = await caller.call("project_create", name="only one", init_git=False)
-    with pytest.raises(ToolFailed, match="project already exists"):
+    with pytest.raises(ToolFailed, match=f"project already exists: {made['id']} ") as caught:
         await caller.call("project_create", name="only one", init_git=False)
+    assert caught.value.structured["error"]["existing_id"] == made["id"]
     await caller.call("project_delete", project_id=made["id"])
     again = await caller.call("project_create", name="only one", init_git=False)
     assert again["id"] != made["id"]
@@ -237,8 +238,9 @@ async def test_of_many_creations_at_once_under_one_name_one_succeeds(site, calle
         *(caller.call("project_create", name="raced", init_git=False) for _ in range(6)),
         return_exceptions=True,
     )
-    assert sum(isinstance(each, dict) for each in told) == 1
-    assert all("project already exists" in str(e) for e in told if not isinstance(e, dict))
+    (made,) = [each for each in told if isinstance(each, dict)]
+    refused = [str(each) for each in told if not isinstance(each, dict)]
+    assert all(f"project already exists: {made['id']} " in each for each in refused)
 
 
 async def test_an_idempotency_key_gives_the_same_project(site, caller):

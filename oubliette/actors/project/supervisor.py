@@ -144,15 +144,14 @@ class ProjectsActor(DynamicSupervisor):
 
     @handles(CreateProject)
     async def _create(self, message: CreateProject) -> Project | None:
-        reader, now = self._context.reader, self.clock.time()
+        now = self.clock.time()
         if self._clones.joined(message, self.defer):
             return None  # answered with the first request of its key
         if (known := await self._made_before(message)) is not None:
             return known
         project = self._new(message, now)
         with contextlib.suppress(UnicodeEncodeError):  # the store refuses it, and names the field
-            if await reader.project_named(project.name) is not None:
-                raise AlreadyExists("project already exists")
+            await self._check_name(project.name)
         configs = self._context.folders.configs
         await asyncio.to_thread(configs.begun_with, project)  # refused before the project exists
         workspace = Workspace(
@@ -179,10 +178,26 @@ class ProjectsActor(DynamicSupervisor):
             await asyncio.to_thread(self._make_folders, project, message)
             failpoint("project.folders_made")
             await store.ask(Transact(ops=tuple(ops)))
-        except BaseException:
+        except BaseException as error:
             await self._clear_unmade(project.id)
+            if isinstance(error, AlreadyExists):  # made by another request meanwhile
+                await self._check_name(project.name)
             raise
         return project
+
+    async def _check_name(self, name: str) -> None:
+        """Refuse the name of a project that exists.
+
+        Raises:
+            AlreadyExists: there is one; the error has its id.
+        """
+        other = await self._context.reader.project_named(name)
+        if other is not None:
+            raise AlreadyExists(
+                f"project already exists: {other.id} has this name",
+                hint="use that one, or choose another name",
+                existing_id=other.id,
+            )
 
     # ------------------------------------------------------------------ clones
 
@@ -190,8 +205,10 @@ class ProjectsActor(DynamicSupervisor):
         await asyncio.to_thread(self._clones.repositories.begin, project.id)
         try:
             await self._context.store.ask(Transact(ops=(PutProject(project), *more)))
-        except BaseException:
+        except BaseException as error:
             await self._clear_unmade(project.id)
+            if isinstance(error, AlreadyExists):
+                await self._check_name(project.name)
             raise
         self._clones.begin(project, message, self.defer())
 

@@ -25,6 +25,7 @@ from typing import (
 import msgspec
 
 from oubliette.config.container_options import ContainerOptions, ContainerOverrides, given
+from oubliette.config.field_docs import field_docs
 from oubliette.config.schema import (
     FILE_NAME,
     SECTIONS_OF_PACKAGES,
@@ -50,6 +51,10 @@ _REMEDIES: Final = {
     " storage that all nodes share",
 }
 """Remedies for invalid values of keys, where a pattern alone is no help."""
+
+
+_REFERENCES: Final = "env:[A-Za-z_]"
+"""Part of the patterns of all keys that refer to a secret."""
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,9 +292,22 @@ def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str
         what, _, place = str(error).partition(" - at `$.")
         key = prefix + place.rstrip("`").partition("[")[0]
         raise ConfigError(
-            f"{key}: {what[:1].lower()}{what[1:].replace('`', '')} (from {sources.get(key, path)})",
+            f"{key}: {_said(key, what)} (from {sources.get(key, path)})",
             hint=_REMEDIES.get(key, "oubliette config schema lists the valid keys"),
         ) from error
+
+
+def _said(key: str, what: str) -> str:
+    """Return an error of msgspec as a sentence; that of a pattern has the key's description."""
+    if "matching regex" not in what:
+        return f"{what[:1].lower()}{what[1:].replace('`', '')}"
+    section, *_, name = key.split(".")
+    tables = section in SECTIONS_OF_TABLES
+    docs = field_docs(table_kind(section) if tables else sections()[section])
+    doc = docs.get(name, "see its description").partition(". ")[0].rstrip(".")
+    if _REFERENCES in what:
+        return f"must name the place of the secret, not be the secret: {doc}"
+    return f"has another form than this key takes: {doc}"
 
 
 def schema_keys() -> dict[str, object]:

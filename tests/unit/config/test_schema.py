@@ -315,7 +315,7 @@ def test_types_and_projects_have_tables_of_the_options_that_they_change(tmp_path
         ),
         (
             "[project_containers.x]\nnetwork = 'container:other'",
-            "project_containers.x.network: expected str matching",
+            "project_containers.x.network: has another form than this key takes: ",
             None,
         ),
         ("[container_types]\ndev = 1", "container_types.dev must be a table", None),
@@ -491,3 +491,24 @@ def test_a_place_for_snapshots_that_is_none_is_refused_with_the_valid_ones(
     assert refused.hint is not None
     for each in ('"postgres"', '"node"', "path of a folder"):
         assert each in refused.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "variable"),
+    [
+        ("[opencode]\napi_key = 'sk-12345'", None),
+        ("[droid]\napi_key = 'sk-12345'", None),
+        ("[credentials.x]\nvalue = 'sk-12345'", None),
+        ("[repositories]\ncredentials = ['github.com=sk-12345']", None),
+        ("", "OUBLIETTE_OPENCODE__API_KEY"),
+    ],
+)
+def test_a_secret_in_the_place_of_its_reference_is_refused_in_words(tmp_path, text, variable):
+    (tmp_path / "oubliette.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, {} if variable is None else {variable: "sk-12345"})
+    said = str(caught.value)
+    assert "must name the place of the secret, not be the secret: " in said
+    assert "env:" in said
+    assert "regex" not in said
+    assert "12345" not in said

@@ -69,7 +69,8 @@ def connect(
         caller_id: Id under which tools are provided; None: a new one. One program at a time may
             use an id; a program that uses it again gets the requests that are open.
         timeout: Seconds for one call.
-        reconnect_seconds: Seconds for which a server may be away before calls fail.
+        reconnect_seconds: Seconds for which a server may be away before calls fail; one that was
+            never reached is waited for 5 s.
     """
     twin = twins.connect(
         url,

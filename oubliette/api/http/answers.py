@@ -154,7 +154,7 @@ def away(url: httpx2.URL, why: str) -> Unavailable:
     """Return the error for a server that is not reachable."""
     return Unavailable(
         f"{url}: {why}{by_proxy(url)}",
-        hint="is a server running there? Its address is the first line that it prints",
+        hint="is a server running there? `oubliette serve` starts one and prints its address",
     )
 
 

@@ -47,6 +47,8 @@ class AttemptFailed(Exception):
         self.error = error
         self.kind = kind
         self.pause = pause
+        self.most = math.inf
+        """Seconds after which no other attempt follows, from the first failure."""
 
 
 class Outage:
@@ -60,6 +62,7 @@ class Outage:
     def __init__(self, seconds: float, *, repeatable: bool) -> None:
         self._seconds = seconds
         self._repeatable = repeatable
+        self._since = -math.inf
         self._until = -math.inf
         self._is_new = True
         self._begun = 0.0
@@ -105,17 +108,19 @@ class Outage:
         lasted = now - self._begun > CONNECT_SECONDS and error.kind != "unstored"
         self._is_new = lasted or self._until == -math.inf
         if self._is_new:
-            self._until = now + self._seconds
+            self._since, self._until = now, now + self._seconds
         # A server that stops answers so once and is gone; one that stays may do so for hours.
         again = not (error.kind == "unavailable" and self._was_unavailable)
         self._was_unavailable = error.kind == "unavailable"
         return again and (self._repeatable or error.kind == "refused")
 
     def _is_over(self, state: RetryCallState) -> bool:
-        left = self._until - anyio.current_time()
+        failed = state.outcome.exception() if state.outcome is not None else None
+        most = failed.most if isinstance(failed, AttemptFailed) else math.inf
+        left = min(self._until, self._since + most) - anyio.current_time()
         over = state.upcoming_sleep > left
         if not over and self._is_new and state.outcome is not None:
-            _log.warning("%s; trying again for %.0f s", state.outcome.exception(), left)
+            _log.warning("%s; trying again for %.0f s", failed, left)
         return over
 
 

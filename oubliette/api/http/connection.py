@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 CALL_SECONDS: Final = 60.0
 RECONNECT_SECONDS: Final = 60.0
+FIRST_SECONDS: Final = 5.0
+"""Seconds for a server that was never reached: its address may be wrong."""
 MARGIN: Final = 15.0  # seconds that an answer may take on top of the wait that a call asks for
 IDLE_SECONDS: Final = 30.0  # that a connection is kept; servers keep theirs for longer
 MAX_ANSWER: Final = 64 * 1024 * 1024  # bytes
@@ -87,6 +89,7 @@ class HttpConnection:
     ) -> None:
         self._url = address(url)
         self._key = key_for(token)
+        self._reached = False
         self._timeout = timeout
         self._reconnect_seconds = reconnect_seconds
         self._http: httpx2.AsyncClient | None = None
@@ -235,9 +238,14 @@ class HttpConnection:
                 async with http.stream(
                     "POST", self._url, content=body, headers=headers
                 ) as response:
+                    self._reached = True
                     return await self._result(response, take)
             except httpx2.HTTPError as error:
-                raise failure(self._url, error, handled) from error
+                self._reached |= not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+                failed = failure(self._url, error, handled)
+                if isinstance(failed, AttemptFailed) and not self._reached:
+                    failed.most = FIRST_SECONDS
+                raise failed from error
         raise DeadlineExceeded(f"{self._url} did not answer within {seconds:g} s")
 
     async def _result(

@@ -514,6 +514,29 @@ async def test_a_host_that_there_is_not_is_not_waited_for(
     assert (len(asked) > 1) == again
 
 
+async def test_a_server_that_was_never_reached_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time passes in the pauses alone."""
+    waited = 0.0
+    real = anyio.current_time
+
+    async def sleep(seconds: float) -> None:
+        nonlocal waited
+        waited += seconds
+
+    async with ScriptedServer() as server:
+        pass
+    monkeypatch.setattr(attempts, "LONGEST_PAUSE", 1.0)
+    monkeypatch.setattr(anyio, "sleep", sleep)
+    monkeypatch.setattr(anyio, "current_time", lambda: real() + waited)
+    async with connected(server) as remote:
+        with pytest.raises(Unavailable, match="oubliette serve") as refused:
+            await remote.call(READ, {})
+    assert "connection refused" in refused.value.message
+    assert 2.0 < waited <= connection.FIRST_SECONDS
+
+
 async def test_a_server_without_encryption_is_not_asked_again_for_it() -> None:
     connections: list[Any] = []
 

@@ -28,6 +28,7 @@ _SECRET_NAME: Final = re.compile(
 _OTHER_SPELLING: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]+")
 _IN_QUERY: Final = re.compile(r"(?i)(?<=[?&])((?:ssl)?password)=[^&#]*")
 _BEFORE_LAST_AT: Final = re.compile(r"(?<=://)([^/@\s:]*):.*(?=@)", re.DOTALL)
+_BEFORE_HOST: Final = re.compile(r"(?s)//.*@")
 _IN_URL: Final = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)")
 
 
@@ -57,6 +58,11 @@ def without_secrets(tree: Mapping[str, Any]) -> dict[str, Any]:
 def url_to_show(url: str) -> str:
     """Return the URL of a database with (hidden) in place of its password."""
     return _IN_QUERY.sub(rf"\1={HIDDEN}", _BEFORE_LAST_AT.sub(rf"\1:{HIDDEN}", url))
+
+
+def bare_url(url: str) -> str:
+    """Return a URL without its user, password, query and fragment, however malformed it is."""
+    return _BEFORE_HOST.sub("//", url).partition("?")[0].partition("#")[0]
 
 
 def value_to_show(key: str, value: object) -> object:

@@ -5,10 +5,13 @@ Each function takes the record and the limit and returns the reason, or None. Ti
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from oubliette.records import Session
+
+MAX_UNREACHABLE: Final = 2
+"""Tries that may fail because a model cannot be reached."""
 
 
 def start_overdue(
@@ -57,10 +60,18 @@ def retry_shown(data: dict[str, Any]) -> str:
 
 
 def too_many_retries(data: dict[str, Any], limit: int) -> str | None:
-    """Return why a turn whose model has failed once more is given up; `limit` tries may fail."""
+    """Return why a turn whose model has failed once more is given up; `limit` tries may fail.
+
+    Fewer may, if it cannot be reached: pauses between tries double, and an address stays wrong.
+    """
     attempt = data.get("attempt")
-    if not isinstance(attempt, int) or attempt <= limit:
+    unreachable = data.get("unreachable") is True
+    if not isinstance(attempt, int) or attempt <= (
+        min(limit, MAX_UNREACHABLE) if unreachable else limit
+    ):
         return None
+    if unreachable:
+        return f"the model was not reached {attempt} times in a row: {data.get('message')}"
     return (
         f"the model failed {attempt} times in a row: {data.get('message') or 'no reason'}"
         " (agents.max_retries)"

@@ -10,8 +10,10 @@ an adapter that did not begin the turn recognises its end, and does not mistake 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from oubliette.config.secret_names import bare_url
 from oubliette.runtime.agents.checked import turn_number
 from oubliette.runtime.agents.handshake_adapter import Event, Json, object_of, system
 from oubliette.runtime.agents.line_framing import OutputGap
@@ -63,10 +65,24 @@ _CHATTER: Final = frozenset(
 """Events without content for a turn, or with content of other events."""
 
 
+_UNREACHABLE: Final = re.compile(
+    r"(?i)cannot connect to api|unable to connect|connection ?refused|econnrefused|enotfound"
+)
+"""Reasons of OpenCode for a model that cannot be reached."""
+
+
 class OpencodeAdapter(PartsAdapter):
     """`AgentAdapter` of `opencode serve` behind its bridge."""
 
-    def __init__(self, opening: Opening, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        opening: Opening,
+        state: Mapping[str, Any] | None = None,
+        *,
+        model_url: str | None = None,
+    ) -> None:
+        self._model_url = None if model_url is None else bare_url(model_url)
+        """URL of its model, for errors."""
         self._version = ""
         self._resumed = False
         self._fork = ForkRequests(opening)
@@ -308,12 +324,24 @@ class OpencodeAdapter(PartsAdapter):
         status = object_of(properties.get("status"))
         if status.get("type") == "retry":
             # The log shows it, and the session ends the turn after the configured number.
-            return [system("retry", {**status, "turn": self._turn})]
+            data = {**status, "turn": self._turn}
+            if _UNREACHABLE.search(str(status.get("message"))):
+                data |= {"message": self._located(str(status["message"])), "unreachable": True}
+            return [system("retry", data)]
         ours = properties.get("sessionID") == self._session
         if status.get("type") == "busy" and ours and self._begun:
             self._busy = True
             self._goes_on()
         return []
+
+    def _note_error(self, error: object) -> None:
+        super()._note_error(error)
+        if self._error is not None and _UNREACHABLE.search(self._error):
+            self._error = self._located(self._error)
+
+    def _located(self, reason: str) -> str:
+        """Return why the model cannot be reached, with its URL."""
+        return reason if self._model_url is None else f"{reason} ({self._model_url})"
 
     def _goes_on(self) -> None:
         """Repeat an abort that came before there was anything to abort."""

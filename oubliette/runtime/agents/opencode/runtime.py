@@ -58,7 +58,7 @@ class OpencodeRuntime(OpencodeProgram):
             fork_of=session.fork_of,
             obeys=self.obeys,
         )
-        return OpencodeAdapter(opening, state)
+        return OpencodeAdapter(opening, state, model_url=self._config.get("base_url"))
 
 
 def _servers(session: AgentSession, inside: Inside) -> dict[str, Any]:

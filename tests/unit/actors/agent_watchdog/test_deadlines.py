@@ -62,6 +62,14 @@ def test_a_model_may_fail_as_often_as_it_is_allowed_to(
         assert reason == "the model failed 4 times in a row: busy (agents.max_retries)"
 
 
+def test_a_model_that_cannot_be_reached_is_given_up_sooner() -> None:
+    data = {"message": "refused (http://h/v1)", "unreachable": True}
+    assert too_many_retries({**data, "attempt": 2}, 8) is None
+    reason = too_many_retries({**data, "attempt": 3}, 8)
+    assert reason == "the model was not reached 3 times in a row: refused (http://h/v1)"
+    assert too_many_retries({**data, "attempt": 2}, 1) is not None
+
+
 def test_a_failing_model_is_shown_with_its_reason() -> None:
     assert retry_shown({"attempt": 2, "message": "busy"}) == "it has failed 2 times: busy"
     assert retry_shown({"attempt": 2}) == "it has failed 2 times: no reason"

@@ -562,6 +562,18 @@ def test_retries_are_shown_with_their_number(turn: Wire) -> None:
     assert turn.event("session.status", status=retry) == [("system", {**retry, "turn": 1})]
 
 
+@pytest.mark.parametrize("url", ["http://h:9/v1", "http://u:s3cr@h:9/v1", "http://h:9/v1?key=s3cr"])
+def test_a_model_that_cannot_be_reached_is_shown_with_its_url(url: str) -> None:
+    adapter = OpencodeAdapter(Opening(cwd="/w"), {"ready": True}, model_url=url)
+    said = "Cannot connect to API: Unable to connect. Is the computer able to access the url?"
+    retry = {"type": "retry", "attempt": 1, "message": said}
+    line = {"event": {"type": "session.status", "properties": {"status": retry}}}
+    event = adapter.feed(json.dumps(line).encode() + b"\n", 0)[-1]
+    assert event.type == "system"
+    assert event.data["message"] == f"{said} (http://h:9/v1)"
+    assert event.data["unreachable"] is True
+
+
 def test_what_is_not_known_is_kept(turn: Wire) -> None:
     assert turn.event("session.compacted") == [
         ("system", {"sessionID": SES, "type": "session.compacted"})

@@ -199,8 +199,9 @@ async def _serving(
         except HomeInUse as error:
             if error.hint == IN_USE_HINT:
                 error.hint = (
-                    "connect to a server on it with oubliette.connect(url, token), use the"
-                    " Oubliette that this process has opened, or open another home"
+                    "use a server on it with oubliette.connect(url, token): `oubliette serve` has"
+                    " printed the url, and `oubliette token create` makes a token; or use the"
+                    ' Oubliette that this process has opened, or open another home: open("folder")'
                 )
             raise
 

@@ -129,7 +129,12 @@ async def test_a_home_that_another_process_uses_is_not_opened(home):
             async with nothing_left():
                 with pytest.raises(HomeInUse) as refused:
                     await opened(home).__aenter__()
-            assert "oubliette.connect" in refused.value.hint
+            for way in (
+                "oubliette.connect(url, token)",
+                "oubliette token create",
+                'open("folder")',
+            ):
+                assert way in refused.value.hint
             other.stdin.close()
             assert await other.wait() == 0
             async with opened(home) as ob:

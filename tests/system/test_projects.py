@@ -119,7 +119,7 @@ async def test_a_workspace_of_another_project_is_not_there(site, caller, tool):
     theirs = one["default_workspace_id"]
     with pytest.raises(ToolFailed, match="no workspace"):
         await spawn(site, caller, two, workspace_id=theirs, tool=tool)
-    with pytest.raises(ToolFailed, match="taken"):
+    with pytest.raises(ToolFailed, match="no workspace"):
         await spawn(site, caller, two, workspace_id=theirs, create_workspace=True, tool=tool)
     with pytest.raises(ToolFailed, match="not found"):
         await caller.call("workspace_delete", project_id=two["id"], workspace_id=theirs)

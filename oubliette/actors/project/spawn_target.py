@@ -9,7 +9,7 @@ import msgspec
 
 from oubliette import ids
 from oubliette.actors.store.actor import Transact
-from oubliette.errors import AlreadyExists, Conflict, LimitExceeded, NotFound
+from oubliette.errors import Conflict, LimitExceeded, NotFound
 from oubliette.records import Workspace
 from oubliette.runtime.store.operations import PutWorkspace
 
@@ -35,8 +35,8 @@ class SpawnTarget:
         already. None if the session that the message names determines it.
 
         Raises:
-            NotFound: there is no such workspace, and it is not to be made.
-            AlreadyExists: its UUID belongs to another project.
+            NotFound: there is no such workspace, and it is not to be made; or another project has
+                one of that id, of which this project learns nothing else.
             LimitExceeded: the project has as many workspaces as it may.
         """
         if message.session_id is not None:
@@ -60,9 +60,6 @@ class SpawnTarget:
         if workspace is not None and workspace.deleted_at is None:
             if workspace.project_id == self._project.id:
                 return workspace, False
-            workspace = None
-            if message.create_workspace:
-                raise AlreadyExists("workspace_id: this UUID is taken; choose another")
         if workspace is None and message.create_workspace:
             await check_workspaces(self._context, self._project)
             new = Workspace(
@@ -75,7 +72,7 @@ class SpawnTarget:
             return new, True
         raise NotFound(
             f"workspace_id: there is no workspace {wanted} in this project",
-            hint="create_workspace=true makes it",
+            hint="create_workspace=true without a workspace_id makes one",
         )
 
     async def _forked(self, message: SpawnSession) -> Workspace:

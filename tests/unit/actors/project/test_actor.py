@@ -153,6 +153,20 @@ async def test_a_workspace_is_made_only_when_that_is_asked_for(scene: Scene) -> 
     assert scene.world.folders.workspace(scene.project.id, workspace_id).is_dir()
 
 
+@pytest.mark.parametrize("make", [True, False])
+async def test_a_workspace_of_another_project_is_not_there_in_any_case(
+    scene: Scene, *, make: bool
+) -> None:
+    other = await scene.world.project(name="other")
+    said: set[str] = set()
+    for taken in (other.default_workspace_id, ids.new_uuid()):
+        with pytest.raises(NotFound) as refused:
+            await scene.spawn(workspace_id=taken, create_workspace=make and said == set())
+        said.add(str(refused.value).replace(taken, "UUID"))
+    assert len(said) == 1  # as if it did not exist
+    assert len(await scene.world.reader.workspaces(scene.project.id)) == 1
+
+
 async def test_a_session_of_somebody_else_is_not_there(scene: Scene) -> None:
     result = await scene.spawn()
     with pytest.raises(NotFound, match="no session"):

@@ -65,6 +65,13 @@ def bare_url(url: str) -> str:
     return _BEFORE_HOST.sub("//", url).partition("?")[0].partition("#")[0]
 
 
+def remote_to_show(url: str) -> str:
+    """Return the URL of a repository without what may be a password; ssh keeps its user."""
+    if url.startswith("ssh://"):
+        return _IN_URL.sub(r"\1", url)
+    return _BEFORE_HOST.sub("//", url).partition("?")[0] if "://" in url else url
+
+
 def value_to_show(key: str, value: object) -> object:
     """Return the value of a package's key, or what is printed in its place.
 

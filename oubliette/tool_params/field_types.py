@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -46,11 +47,32 @@ def check_line(value: str, field: str) -> str:
 def _check_remote(value: str, field: str) -> str:
     # git runs programs for some kinds of URL (`ext::`) and takes a leading dash for an option.
     if _REMOTE.fullmatch(value) is None:
+        # Not repeated where there may be a password in it.
+        quoted = "" if "@" in value else f"{ids.shown(value)} "
         raise InvalidParameter(
-            f"{field}: {ids.shown(value)} must be an https, http, ssh or git URL or user@host:path",
+            f"{field}: {quoted}must be an https, http, ssh or git URL or user@host:path",
             field=field,
         )
+    if "://" in value and not _is_without_secrets(value):
+        raise InvalidParameter(
+            f"{field}: must not contain a user name, a password or a query, as every key that sees"
+            " the project reads it",
+            field=field,
+            hint="write https://host/path; repositories.credentials in the server's configuration"
+            " has passwords",
+        )
     return value
+
+
+def _is_without_secrets(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for a password with a slash, which seems to be a port then
+    except ValueError:
+        return False
+    if parts.query or parts.fragment or parts.password is not None:
+        return False
+    return parts.username is None or parts.scheme == "ssh"
 
 
 def _check_principal(value: str, field: str) -> str:

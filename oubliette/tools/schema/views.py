@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
+from oubliette.config.secret_names import remote_to_show
 from oubliette.records import Limits
 from oubliette.tools.schema import response_size
 from oubliette.tools.spec import Result
@@ -223,7 +224,8 @@ def project_view(
         workspace_isolation=project.workspace_isolation,
         accept_bare=project.accept_bare,
         limits=limits_view(project.limits),
-        remote_url=project.remote_url,
+        # Earlier releases have stored passwords in it.
+        remote_url=None if project.remote_url is None else remote_to_show(project.remote_url),
         containers=tuple(
             ContainerView(container_id=each.id, workspace_id=each.workspace_id, state=each.state)
             for each in containers

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from oubliette.config.secret_names import HIDDEN, url_to_show, value_to_show, without_secrets
+from oubliette.config.secret_names import (
+    HIDDEN,
+    bare_url,
+    remote_to_show,
+    url_to_show,
+    value_to_show,
+    without_secrets,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +63,29 @@ def test_other_values_are_shown_without_the_secrets_in_them(value: object, shown
 def test_the_url_of_a_database_is_shown_without_its_password(url: str, shown: str) -> None:
     assert url_to_show(url) == shown
     assert without_secrets({"store": {"database": url}})["store"]["database"] == shown
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://host/x.git", "https://host/x.git"),
+        ("git@host:x.git", "git@host:x.git"),
+        ("ssh://git@host:22/x", "ssh://git@host:22/x"),
+        ("https://u:s3cr@host/x.git", "https://host/x.git"),
+        ("https://s3cr@host/x.git", "https://host/x.git"),
+        ("https://u:s3/c@r@host/x.git?token=s3", "https://host/x.git"),
+        ("ssh://git:s3cr@host/x", "ssh://git@host/x"),
+    ],
+)
+def test_the_url_of_a_repository_is_shown_without_what_may_be_a_password(
+    url: str, shown: str
+) -> None:
+    assert remote_to_show(url) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://h/v1", "http://u:s3@h/v1", "http://u:s/3@h/v1", "http://h/v1?s3#s3", "http://s3@h/v1"],
+)
+def test_a_bare_url_has_no_secret_however_malformed_it_was(url: str) -> None:
+    assert bare_url(url) == "http://h/v1"

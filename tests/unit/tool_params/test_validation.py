@@ -77,6 +77,22 @@ def nested(levels: int) -> Any:
         ("project_create", {"name": "a", "remote_url": "ext::sh -c x"}, "remote_url: 'ext::sh"),
         ("project_create", {"name": "a", "remote_url": "--upload-pack=x"}, "remote_url: '--up"),
         ("project_create", {"name": "a", "remote_url": "file:///etc"}, "remote_url: 'file:"),
+        ("project_create", {"name": "a", "remote_url": "ftp://u:s3@h/x"}, "remote_url: must be an"),
+        *(
+            ("project_create", {"name": "a", "remote_url": url}, "remote_url: must not contain a")
+            for url in (
+                "https://u:s3cr@host/x.git",
+                "https://s3cr@host/x.git",
+                "http://:s3cr@host/x",
+                "git://u:s3cr@host/x",
+                "ssh://git:s3cr@host/x",
+                "https://u:s3/cr@host/x",
+                "https://u:s3?cr@host/x",
+                "https://host/x.git?token=s3cr",
+                "https://host/x.git#s3cr",
+                "https://u:s3@cr@host/x",
+            )
+        ),
         ("project_list", {"limit": 0}, "limit: must be at least 1"),
         ("project_list", {"limit": 1001}, "limit: must be at most 1000"),
         ("project_list", {"limit": "10"}, "limit: must be an integer, not a string"),
@@ -182,6 +198,7 @@ def test_the_sentence_names_the_field_and_the_remedy(
     error = refusal(tool, arguments)
     assert error.message.startswith(sentence)
     assert error.field is not None
+    assert "s3" not in str(error)  # a part of a password
 
 
 def test_null_is_as_good_as_leaving_out_where_there_is_no_default() -> None:

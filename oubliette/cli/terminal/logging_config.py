@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from oubliette.cli.terminal.log_stream import LogStream
+from oubliette.cli.terminal.output import clean, escaped
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from structlog.typing import EventDict, WrappedLogger
 
 _KEY = re.compile(r"oub_(tok_[0-9a-z]{26})_[A-Za-z0-9_-]{8,}")
+_OF_LINES = frozenset({"exception", "stack"})
 _NAMES = frozenset(
     {"api_key", "authorization", "key", "pairing_secret", "password", "secret", "token"}
 )
@@ -40,8 +42,9 @@ def configure(level: str = "info", *, as_json: bool) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     rest: list[Any] = [structlog.processors.format_exc_info]  # before secrets are redacted
+    last: list[Any] = [black_out, renderer] if as_json else [black_out, shown_safely, renderer]
     structlog.configure(
-        processors=[*shared, *rest, black_out, renderer],
+        processors=[*shared, *rest, *last],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", stream)),
         cache_logger_on_first_use=True,  # else each call of a logger builds another one
@@ -53,8 +56,7 @@ def configure(level: str = "info", *, as_json: bool) -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *rest,
-                black_out,
-                renderer,
+                *last,
             ],
         )
     )
@@ -69,6 +71,21 @@ def black_out(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDi
     """Replace secrets of keys anywhere, and values of fields that name one."""
     return {
         name: "***" if name.lower() in _NAMES and value is not None else _black(value)
+        for name, value in event.items()
+    }
+
+
+def shown_safely(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escape control characters, which agents and clients may have put into a text.
+
+    In tracebacks and stacks line breaks stay.
+    """
+    return {
+        name: value
+        if not isinstance(value, str)
+        else clean(value)
+        if name in _OF_LINES
+        else escaped(value)
         for name, value in event.items()
     }
 

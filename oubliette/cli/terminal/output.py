@@ -63,8 +63,13 @@ def is_json() -> bool:
 
 def print_json(value: Any) -> None:
     """Print one JSON document on one line, and flush."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+    sys.stdout.write(as_json(value) + "\n")
     sys.stdout.flush()
+
+
+def as_json(value: Any) -> str:
+    """Return one JSON document on one line, which a terminal can show: JSON itself escapes less."""
+    return escaped(json.dumps(value, ensure_ascii=False))
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -103,7 +108,7 @@ def print_error(error: OublietteError) -> None:
     """Print the error and its hint on stderr; as JSON with `-o json`."""
     if is_json():
         body = {"code": error.code, "message": error.message, "hint": error.hint}
-        sys.stderr.write(json.dumps({"error": body}, ensure_ascii=False) + "\n")
+        sys.stderr.write(as_json({"error": body}) + "\n")
         return
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     mark = "\x1b[31merror:\x1b[0m" if colour else "error:"
@@ -129,4 +134,10 @@ def clean(text: str) -> str:
     return _CONTROL.sub("�", text)
 
 
+def escaped(text: str) -> str:
+    """Return `text` with all control characters escaped as in JSON, line breaks too."""
+    return _ANY_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+_ANY_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -26,7 +26,12 @@ def show(
 
     from oubliette.config.loader import find_home, flat, load
     from oubliette.config.schema import SECTIONS_OF_PACKAGES, SECTIONS_OF_TABLES
-    from oubliette.config.secret_names import url_to_show, value_to_show, without_secrets
+    from oubliette.config.secret_names import (
+        url_passwords_hidden,
+        url_to_show,
+        value_to_show,
+        without_secrets,
+    )
 
     place = find_home(home)
     loaded = load(place)
@@ -34,7 +39,7 @@ def show(
     values = {
         key: value_to_show(key.rpartition(".")[2], value)
         if key.partition(".")[0] in SECTIONS_OF_PACKAGES
-        else value
+        else url_passwords_hidden(value)
         for key, value in flat(loaded.config).items()
     }
     values["store.database"] = url_to_show(loaded.config.store.database)

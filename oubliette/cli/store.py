@@ -72,8 +72,9 @@ def _opened(address: str, option: str, stack: ExitStack, *, writes: bool) -> Any
         return _postgres(address, option, stack, writes=writes)
     if kind == "sqlite" and rest:
         return _sqlite(expanded(rest, option), option, stack, writes=writes)
+    quoted = "" if "@" in address or "//" in address else f"{address!r} "  # a password, perhaps
     raise InvalidParameter(
-        f"{option}: {address!r} is no database; give sqlite:FOLDER or postgresql://HOST/NAME",
+        f"{option}: {quoted}is no database; give sqlite:FOLDER or postgresql://HOST/NAME",
         field=option,
     )
 
@@ -98,11 +99,15 @@ def _postgres(url: str, option: str, stack: ExitStack, *, writes: bool) -> Any:
 
     import tenacity
 
-    from oubliette.errors import Conflict
+    from oubliette.errors import ConfigError, Conflict
     from oubliette.runtime.store import Database
     from oubliette.runtime.store.opening import open_database
 
-    database = open_database(url, Path())
+    try:
+        database = open_database(url, Path())
+    except ConfigError as error:
+        error.message = error.message.replace("store.database", option, 1)
+        raise
     assert not isinstance(database, Database)
     connection = database.connect() if writes else database.connect_read_only()
     stack.callback(database.release, connection)

@@ -26,10 +26,24 @@ _SECRET_NAME: Final = re.compile(
     r"(?i)(^|_)(api_?key|key|token|secret|password|passwd|pat|credentials?)$"
 )
 _OTHER_SPELLING: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[-. ]+")
-_IN_QUERY: Final = re.compile(r"(?i)(?<=[?&])((?:ssl)?password)=[^&#]*")
-_BEFORE_LAST_AT: Final = re.compile(r"(?<=://)([^/@\s:]*):.*(?=@)", re.DOTALL)
+_DATABASE: Final = re.compile(
+    r"""(?x)(?P<scheme>postgres(?:ql)?)://
+    (?:(?P<user>(?:[\w.~!$&'()*+,;=-]|%[0-9a-f]{2})*)
+       (?P<password>:(?:[\w.~!$&'()*+,;=-]|%[0-9a-f]{2})*)?@)?
+    (?P<place>(?:(?:[\w.-]|%[0-9a-f]{2})*|\[[0-9a-f:.]+\])(?::\d{1,5})?
+       (?:,(?:[\w.-]*|\[[0-9a-f:.]+\])(?::\d{1,5})?)*
+       (?:/(?:[\w.~!$'()*+,;=-]|%[0-9a-f]{2})*)?)
+    (?:\?(?P<query>[\w.]+=[^&#?@=]*(?:&[\w.]+=[^&#?@=]*)*))?""",
+    re.IGNORECASE | re.ASCII,
+)
+"""A URL of a database that is well formed, so that its parts are what they seem to be."""
+_HARMLESS: Final = frozenset(
+    {"application_name", "connect_timeout", "dbname", "host", "hostaddr", "port", "sslmode",
+     "target_session_attrs", "user"}
+)  # fmt: skip
+"""Parameters of such a URL whose values are shown."""
 _BEFORE_HOST: Final = re.compile(r"(?s)//.*@")
-_IN_URL: Final = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]+(?=@)")
+_IN_URL: Final = re.compile(r"(?<=://)([^/@\s:]*):\S+(?=@)")
 
 
 def looks_secret(name: str) -> bool:
@@ -40,9 +54,15 @@ def looks_secret(name: str) -> bool:
 def without_secrets(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration of plain values, with its secrets hidden.
 
-    They are those in tables of packages, and the password in the URL of the database.
+    They are those in tables of packages, in the URL of the database, and passwords in other URLs.
     """
-    shown = dict(tree)
+    shown: dict[str, Any] = {
+        section: {
+            key: url_passwords_hidden(value)
+            for key, value in cast("Mapping[str, Any]", keys).items()
+        }
+        for section, keys in tree.items()
+    }
     if "store" in tree:
         store = cast("Mapping[str, Any]", tree["store"])
         shown["store"] = {**store, "database": url_to_show(str(store["database"]))}
@@ -56,8 +76,33 @@ def without_secrets(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def url_to_show(url: str) -> str:
-    """Return the URL of a database with (hidden) in place of its password."""
-    return _IN_QUERY.sub(rf"\1={HIDDEN}", _BEFORE_LAST_AT.sub(rf"\1:{HIDDEN}", url))
+    """Return the URL of a database with (hidden) in place of all that may be a secret.
+
+    Of one that is not well formed nothing but the scheme is shown: a password with a slash in it,
+    for example, makes the end of it look like another part.
+    """
+    if not url:
+        return ""
+    found = _DATABASE.fullmatch(url)
+    if found is None:
+        return f"postgresql://{HIDDEN}"
+    user = found["user"] or ""
+    who = f"{user}:{HIDDEN}@" if found["password"] else f"{user}@" if user else ""
+    pairs = (pair.split("=", 1) for pair in (found["query"] or "").split("&") if pair)
+    query = "&".join(f"{name}={value if name in _HARMLESS else HIDDEN}" for name, value in pairs)
+    return f"{found['scheme']}://{who}{found['place']}{'?' if query else ''}{query}"
+
+
+def url_passwords_hidden(value: Any) -> Any:
+    """Return a value of a configuration with (hidden) in place of passwords in its URLs."""
+    if isinstance(value, str):
+        return _IN_URL.sub(rf"\1:{HIDDEN}", value)
+    if isinstance(value, list | tuple):
+        return [url_passwords_hidden(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {key: url_passwords_hidden(each) for key, each in items}
+    return value
 
 
 def bare_url(url: str) -> str:

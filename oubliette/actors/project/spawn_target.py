@@ -57,9 +57,12 @@ class SpawnTarget:
         else:
             wanted = ids.check_uuid(message.workspace_id, "workspace_id")
         workspace = await self._context.reader.workspace(wanted)
-        if workspace is not None and workspace.deleted_at is None:
-            if workspace.project_id == self._project.id:
-                return workspace, False
+        if (
+            workspace is not None
+            and workspace.deleted_at is None
+            and workspace.project_id == self._project.id
+        ):
+            return workspace, False
         if workspace is None and message.create_workspace:
             await check_workspaces(self._context, self._project)
             new = Workspace(

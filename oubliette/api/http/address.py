@@ -30,10 +30,11 @@ def address(text: str) -> httpx2.URL:
     try:
         url = httpx2.URL(text.strip())
         _ = urlsplit(text).port  # httpx2 does not check it
-    except (httpx2.InvalidURL, ValueError) as error:
+    except (httpx2.InvalidURL, ValueError):
+        # Their messages quote parts of it, and of a password with a slash in it.
         raise InvalidParameter(
-            f"the URL cannot be read: {error}", field="url", hint=hint
-        ) from error
+            "the URL cannot be read: its host or port is not valid", field="url", hint=hint
+        ) from None
     if url.scheme not in {"http", "https"} or not url.host:
         raise InvalidParameter(
             "the URL must begin with http:// or https:// and name a host", field="url", hint=hint

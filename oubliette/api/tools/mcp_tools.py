@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
+from urllib.parse import urlsplit
 
 import anyio.to_thread
 
@@ -18,6 +18,7 @@ from oubliette.api.tools.guarded import described
 from oubliette.api.tools.mcp_link import McpConnection, McpLink, listed, noting_end
 from oubliette.api.tools.mcp_tool import McpTool, named
 from oubliette.api.tools.prepared import PreparedTool, ToolSource
+from oubliette.config.secret_names import bare_url
 from oubliette.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -58,8 +59,12 @@ def mcp(
     check_timeout(timeout, "mcp")
     if isinstance(target, str):
         if not target.startswith(("http://", "https://")):
+            quoted = "the target" if "@" in target else ids.shown(target)  # a password, perhaps
+            raise BadTool(f"mcp: {quoted} is no URL", hint='a program is a list: ["uvx", "NAME"]')
+        if not _has_place(target):
             raise BadTool(
-                f"mcp: {ids.shown(target)} is no URL", hint='a program is a list: ["uvx", "NAME"]'
+                "mcp: the host or port of the URL is not valid",
+                hint="in a user or password, / @ : ? # and % are written percent-encoded",
             )
     elif headers is not None:
         raise BadTool("mcp: headers are for a URL; this server is not reached by HTTP")
@@ -98,7 +103,7 @@ class McpTools(ToolSource):
         if isinstance(target, list | tuple):
             return f"mcp({cast('list[str]', target)[0]} …)"  # arguments may have secrets
         if isinstance(target, str):
-            return f"mcp({re.sub('//[^/@]*@', '//', target).partition('?')[0]})"
+            return f"mcp({bare_url(target)})"
         return f"mcp({type(target).__name__})"
 
     async def open(self, stack: AsyncExitStack) -> list[PreparedTool]:
@@ -177,6 +182,14 @@ class McpTools(ToolSource):
                 raise
             reason = f"{described(error)}{by_way}"
             raise BadTool(f"{self!r}: cannot be opened: {reason}") from error
+
+
+def _has_place(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # it quotes parts of the URL
+        return False
 
 
 def _is_connected(client: Any) -> bool:

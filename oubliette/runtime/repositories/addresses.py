@@ -82,10 +82,12 @@ def _check_parts(url: str, scheme: str, field: str) -> None:
         )
     if scheme != "file" and _HOST.fullmatch(f"[{host}]" if ":" in host else host) is None:
         raise InvalidParameter(
-            f"{field}: {shown(url)} has no valid host", field=field, hint="https://host/path"
+            f"{field}: {shown(without_password(url))} has no valid host",
+            field=field,
+            hint="https://host/path",
         )
     if parts.username is not None and parts.username.startswith("-"):
-        raise InvalidParameter(f"{field}: {shown(url)} has no valid user", field=field)
+        raise InvalidParameter(f"{field}: the URL has no valid user", field=field)
 
 
 def host_and_path(url: str) -> tuple[str, str, str]:
@@ -98,8 +100,8 @@ def host_and_path(url: str) -> tuple[str, str, str]:
 
 
 def without_password(url: str) -> str:
-    """Return a URL that may be shown."""
-    return re.sub(r"(?<=://)[^/@\s]*@", "", url)
+    """Return a URL that may be shown: without what stands before an @ and may be a password."""
+    return re.sub(r"(?s)(?<=://)(?:[^/@\s]*|[^/@:\s]*:.*)@", "", url)
 
 
 def check_branch(name: str, field: str = "repository.branch") -> str:

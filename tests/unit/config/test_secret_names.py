@@ -53,7 +53,29 @@ def test_other_values_are_shown_without_the_secrets_in_them(value: object, shown
         ("postgresql://db/name", "postgresql://db/name"),
         ("postgresql://me@db/name", "postgresql://me@db/name"),
         ("postgresql://me:hunter2@db:5432/name", f"postgresql://me:{HIDDEN}@db:5432/name"),
-        ("postgresql://me:hun/ter@2@db/name", f"postgresql://me:{HIDDEN}@db/name"),
+        ("postgresql://db,db2:5433/name", "postgresql://db,db2:5433/name"),
+        ("postgresql://[::1]:5432/name", "postgresql://[::1]:5432/name"),
+        *(
+            (url, f"postgresql://{HIDDEN}")
+            for url in (
+                "postgresql://me:hun/ter@2@db/name",
+                "postgresql://me:123/hunter2@db/name",
+                "postgresql://me:hunter%2@db/name",
+                "postgresql://me:hunter#2@db/name",
+                "postgresql://me:hunter?2@db/name",
+                "postgresql://me:hunter 2@db/name",
+                "postgresql://me:hun:ter2@db/name",
+                "postgresql://me:hunter2",
+                "postgresql://db:hunter2/name",
+                "postgresql://[hunter2/name",
+                "postgresql://db/name?hunter2",
+                "postgresql://db/name?password=a&hunter2",
+            )
+        ),
+        (
+            "postgresql://db/name?sslpassword=hunter2&passfile=h&sslmode=require&x=hunter2",
+            f"postgresql://db/name?sslpassword={HIDDEN}&passfile={HIDDEN}&sslmode=require&x={HIDDEN}",
+        ),
         (
             "postgresql:///name?host=/tmp&password=hunter2&user=me",
             f"postgresql:///name?host=/tmp&password={HIDDEN}&user=me",
@@ -89,3 +111,19 @@ def test_the_url_of_a_repository_is_shown_without_what_may_be_a_password(
 )
 def test_a_bare_url_has_no_secret_however_malformed_it_was(url: str) -> None:
     assert bare_url(url) == "http://h/v1"
+
+
+def test_passwords_in_other_urls_of_a_configuration_are_hidden() -> None:
+    tree = {
+        "opencode": {"base_url": "http://u:s3/cr@h/v1", "env": ["HTTPS_PROXY=http://u:s3@p:1"]},
+        "acp_agents": {"x": {"env": ("A=http://u:s@3@p", "B=https://there/a@b")}},
+        "server": {"port": 1},
+    }
+    assert without_secrets(tree) == {
+        "opencode": {
+            "base_url": f"http://u:{HIDDEN}@h/v1",
+            "env": [f"HTTPS_PROXY=http://u:{HIDDEN}@p:1"],
+        },
+        "acp_agents": {"x": {"env": [f"A=http://u:{HIDDEN}@p", "B=https://there/a@b"]}},
+        "server": {"port": 1},
+    }

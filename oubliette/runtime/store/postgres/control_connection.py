@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
+from oubliette.runtime.store.postgres.connecting import connect
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -44,9 +46,8 @@ def control_connection(
         "tcp_user_timeout": str(LOST_SECONDS * 1000),
         **(settings or {}),
     }
-    return psycopg.connect(
+    return connect(
         url,
-        autocommit=True,
         application_name=f"oubliette {name}"[:63],
         options=" ".join(f"-c {key}={value}" for key, value in chosen.items()),
         connect_timeout=CONNECT_SECONDS,

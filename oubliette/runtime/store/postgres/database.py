@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 import psycopg
-from psycopg import conninfo
 
+from oubliette.config.secret_names import url_to_show
 from oubliette.errors import ConfigError
 from oubliette.runtime.store.errors import StorageFault
 from oubliette.runtime.store.postgres.commit_news import CommitNews
 from oubliette.runtime.store.postgres.commits import PostgresCommits
+from oubliette.runtime.store.postgres.connecting import connect
 from oubliette.runtime.store.postgres.connection import PostgresConnection, translated_errors
 from oubliette.runtime.store.postgres.control_connection import interrupt
 from oubliette.runtime.store.postgres.log_tail import LogTail
@@ -61,6 +61,16 @@ _READING: Final = (
 )
 
 
+_REACH_HINT: Final = (
+    "look whether the server runs, and try the URL with psql; in a user or password, / @ : ? # %"
+    " and blanks are written percent-encoded (%2F for /)"
+)
+_FORM_HINT: Final = (
+    "write postgresql://USER:PASSWORD@HOST:PORT/NAME with / @ : ? # % and blanks in user and"
+    " password percent-encoded (%2F for /), or keep the password in ~/.pgpass"
+)
+
+
 class PostgresDatabase:
     """One database on a PostgreSQL server, migrated to this release's schema.
 
@@ -100,19 +110,18 @@ class PostgresDatabase:
         self.news = CommitNews()
         """From its writer to its tails."""
         self._url = url
-        self.shown = shown(url)
+        self.shown = url_to_show(url)
         """The URL without a password."""
         try:
             connection = self.connect()
         except StorageFault as error:
             raise ConfigError(
-                f"store.database: {self.shown} cannot be reached: {error}",
-                hint="look whether the server runs, and try the URL with psql",
-            ) from error
-        except psycopg.ProgrammingError as error:
+                f"store.database: {self.shown} cannot be reached: {error}", hint=_REACH_HINT
+            ) from None
+        except psycopg.ProgrammingError:
             raise ConfigError(
-                f"store.database: {self.shown} is no URL of a database: {error}"
-            ) from error
+                f"store.database: {self.shown} is no URL of a database", hint=_FORM_HINT
+            ) from None
         with contextlib.closing(connection):
             version = connection.raw.info.server_version
             if version < MIN_VERSION:
@@ -173,7 +182,7 @@ class PostgresDatabase:
 
     def _connect(self, *settings: str, client_side: bool) -> PostgresConnection:
         with translated_errors():
-            raw = psycopg.connect(self._url, autocommit=True, **_ALIVE)
+            raw = connect(self._url, **_ALIVE)
         connection = PostgresConnection(raw, client_side=client_side)
         try:
             for sql in settings:
@@ -182,13 +191,3 @@ class PostgresDatabase:
             connection.close()
             raise
         return connection
-
-
-def shown(url: str) -> str:
-    """Return a URL of a database without its password, for people and logs."""
-    try:
-        parts = conninfo.conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        return urlsplit(url).scheme + "://…"
-    parts.pop("password", None)
-    return "postgresql:" + " ".join(f"{name}={value}" for name, value in sorted(parts.items()))

@@ -340,6 +340,16 @@ async def test_a_url_where_nothing_listens_is_refused_without_its_secrets(no_lea
     assert "cannot be opened" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "target", ["http://u:s3/cr@h/mcp", "htp://u:s3cr@h", "http://:s3cr", "http://[u:s3cr@h/mcp"]
+)
+def test_a_malformed_url_is_refused_without_parts_of_its_password(target):
+    with pytest.raises(BadTool) as refused:
+        mcp(target)
+    assert "s3" not in str(refused.value)
+    assert "cr" not in str(refused.value).replace("encrypted", "")
+
+
 async def test_a_client_that_is_connected_is_used_and_stays_connected(no_leaked_tasks):
     async with Client(a_server()) as client:
         async with opened(mcp(client)) as table:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 
+from oubliette.config.secret_names import url_to_show
 from oubliette.errors import NotFound, StorageUnavailable
 from oubliette.records import Record
 from oubliette.runtime.store.log_order import EVENTS
 from oubliette.runtime.store.postgres.cluster import nodes
 from oubliette.runtime.store.postgres.cluster.node_records import NodeRecord
 from oubliette.runtime.store.postgres.control_connection import control_connection
-from oubliette.runtime.store.postgres.database import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,11 +105,11 @@ def _asked(url: str, ask: Callable[[Connection], _T]) -> _T:
             return ask(connection)
     except psycopg.errors.UndefinedTable as error:
         raise NotFound(
-            f"{shown(url)} has no cluster", hint="start one; it makes its tables"
+            f"{url_to_show(url)} has no cluster", hint="start one; it makes its tables"
         ) from error
     except psycopg.Error as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise StorageUnavailable(
-            f"{shown(url)} does not answer: {reason}",
+            f"{url_to_show(url)} does not answer: {reason}",
             hint="look whether the server runs, and try the URL with psql",
         ) from error

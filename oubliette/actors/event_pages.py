@@ -98,9 +98,17 @@ async def long_poll(
 
 
 async def read_page(
-    reader: Reader, ask: AskSession, chosen: EventRange, *, max_bytes: int, wait: float
+    reader: Reader,
+    ask: AskSession,
+    chosen: EventRange,
+    *,
+    max_bytes: int,
+    wait: float,
+    whole_bytes: int | None = None,
 ) -> EventPage:
     """Return a page of one session: from its actor if it is live, else from the store.
+
+    Stored events of more than `whole_bytes` come as a reference.
 
     Raises:
         NotFound: there is no such session.
@@ -110,11 +118,12 @@ async def read_page(
         max_events=chosen.max_events,
         max_bytes=max_bytes,
         wait_seconds=wait,
+        whole_bytes=whole_bytes,
     )
     try:
         found: SessionEvents = await ask(chosen.session_id, reading, wait + ASK_MARGIN)
     except (ActorDead, NotFound, Unavailable):
-        return await _stored_page(reader, chosen, max_bytes)
+        return await _stored_page(reader, chosen, max_bytes, whole_bytes)
     return EventPage(
         session=found.session,
         events=found.events,
@@ -126,9 +135,13 @@ async def read_page(
     )
 
 
-async def _stored_page(reader: Reader, chosen: EventRange, max_bytes: int) -> EventPage:
+async def _stored_page(
+    reader: Reader, chosen: EventRange, max_bytes: int, whole_bytes: int | None
+) -> EventPage:
     session, turn_over = await stored_state(reader, chosen.session_id)
-    log = await reader.log(chosen.session_id, chosen.since_index, chosen.max_events, max_bytes)
+    log = await reader.log(
+        chosen.session_id, chosen.since_index, chosen.max_events, max_bytes, whole_bytes
+    )
     return EventPage(
         session=session,
         events=log.events,

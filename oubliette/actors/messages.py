@@ -317,6 +317,8 @@ class ReadEvents(Message, Reply[SessionEvents]):
     max_events: int = 500
     max_bytes: int = 4 * 1024 * 1024
     wait_seconds: float = 0.0
+    whole_bytes: int | None = None
+    """Bytes above which a stored event comes as a reference; None: all come whole."""
 
 
 class GetSession(Message, Reply[Session]):

@@ -9,7 +9,7 @@ import msgspec
 from oubliette.errors import InvalidParameter
 from oubliette.records import TERMINAL, Event
 from oubliette.runtime.store import queries
-from oubliette.runtime.store.queries.event_log import EVENT, WALK, capped, event_of
+from oubliette.runtime.store.queries.event_log import EVENT, WALK, capped, event_of, event_up_to
 from oubliette.tools.schema.views import event_view
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ _TREE: Final = (
     "WITH RECURSIVE tree(id) AS (SELECT id FROM sessions WHERE id = ?1 UNION"
     " SELECT sessions.id FROM sessions JOIN tree ON sessions.parent_session_id = tree.id)"
 )
+
+
+_SMALL_EVENT: Final = 64 * 1024
+"""Bytes up to which an event is encoded again for each of its pieces."""
 
 
 class TreeSlice(NamedTuple):
@@ -34,10 +38,18 @@ class TreeSlice(NamedTuple):
     """Ids of the live sessions of the tree."""
 
 
-def tree_log(
-    connection: StoreConnection, root: str, after: int, max_events: int, max_bytes: int
+def tree_log(  # noqa: PLR0917 - the limits of one read
+    connection: StoreConnection,
+    root: str,
+    after: int,
+    max_events: int,
+    max_bytes: int,
+    whole_bytes: int | None = None,
 ) -> TreeSlice:
-    """Return the events with a seq above `after` of the tree below `root`, including `root`."""
+    """Return the events with a seq above `after` of the tree below `root`, including `root`.
+
+    Those of more than `whole_bytes` come as a reference, without being read.
+    """
     members = connection.execute(
         f"{_TREE} SELECT id, status FROM sessions WHERE id IN (SELECT id FROM tree) ORDER BY id",  # noqa: S608
         (root,),
@@ -48,7 +60,7 @@ def tree_log(
     near = head - max(after, 0) <= WALK
     of_tree = "+session_id" if near else "session_id"
     rows = connection.execute(
-        f"{_TREE} {EVENT} WHERE {of_tree} IN (SELECT id FROM tree)"  # noqa: S608 - ours
+        f"{_TREE} {event_up_to(whole_bytes)} WHERE {of_tree} IN (SELECT id FROM tree)"  # noqa: S608 - ours
         " AND seq > ?2 AND seq <= ?4"
         " ORDER BY seq LIMIT ?3",
         (root, max(after, 0), max_events + 1, head),
@@ -107,20 +119,37 @@ def event_piece(
     Raises:
         InvalidParameter: `offset` is past the end or within a character.
     """
-    event = queries.event(connection, session_id, index)
-    if event is None:
+    row = connection.execute(
+        f"{event_up_to(_SMALL_EVENT)} WHERE session_id = ? AND idx = ?", (session_id, index)
+    ).fetchone()
+    if row is None:
         return None
-    data = msgspec.json.encode(event_view(event, whole=True))
-    total = len(data)
-    if offset > total or _inside_character(data, offset):
+    event, size = event_of(row), row[-1]
+    if size <= _SMALL_EVENT:
+        text = msgspec.json.encode(event_view(event, whole=True))
+        total = len(text)
+        data = text[offset : offset + most + 1]
+    else:
+        # What all events have comes behind the stored fields: of a name that is there twice, all
+        # readers of JSON take the last.
+        common = msgspec.json.encode(event_view(msgspec.structs.replace(event, data={})))[1:]
+        stored = size - 1
+        total = stored + 1 + len(common)
+        wanted = max(0, min(stored - offset, most + 1))
+        data = queries.event_bytes(connection, event.seq, offset, wanted) if wanted else b""
+        data += b",%b" % common
+        behind = max(0, offset - stored)
+        data = data[behind : behind + most + 1]
+    if offset > total or _inside_character(data, 0):
         raise InvalidParameter(
             f"offset: {offset} is not the start of a piece; give 0 or the last next_offset",
             field="offset",
         )
-    end = min(total, offset + most)
+    end = min(most, len(data))
     while _inside_character(data, end):
         end -= 1
-    return data[offset:end].decode(), end if end < total else None, total
+    following = offset + end
+    return data[:end].decode(), following if following < total else None, total
 
 
 def _inside_character(data: bytes, place: int) -> bool:

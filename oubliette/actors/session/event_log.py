@@ -254,7 +254,11 @@ class EventLog:
 
         async def read() -> tuple[tuple[Event, ...], int | None]:
             found = await reader.log(
-                self._session_id, request.since_index, request.max_events, request.max_bytes
+                self._session_id,
+                request.since_index,
+                request.max_events,
+                request.max_bytes,
+                request.whole_bytes,
             )
             return tuple(found.events), found.truncated_before
 

@@ -24,7 +24,7 @@ from oubliette.tool_params.session_tools import EventsParams
 from oubliette.tools.event_queries import event_piece, tree_log
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.schema import response_size
-from oubliette.tools.schema.views import event_view
+from oubliette.tools.schema.views import MAX_EVENT, event_view
 from oubliette.tools.spec import CALLERS, Result, tool
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 MAX_PAGE: Final = response_size.MAX_PARTS
 """Maximum bytes of events that are read for one answer, which may contain fewer."""
+_MAX_WHOLE: Final = MAX_EVENT // 2
+"""Bytes of an event's fields above which a message, which has them twice, never takes them."""
 MAX_PIECE: Final = 512 * field_types.KIB
 """Maximum bytes of one `event_read`; less if the message would be too large."""
 
@@ -105,7 +107,12 @@ async def session_events(
         if params.include_children:
             return await _tree_page(services, params, wait)
         return await read_page(
-            services.reader, services.ask_session, params, max_bytes=MAX_PAGE, wait=wait
+            services.reader,
+            services.ask_session,
+            params,
+            max_bytes=MAX_PAGE,
+            wait=wait,
+            whole_bytes=_MAX_WHOLE,
         )
 
     slices = services.config.callers.poll_grace_seconds / 2
@@ -151,7 +158,7 @@ async def _tree_page(services: ToolServices, params: SessionEventsParams, wait: 
         # In this order: when the turn is done, its last event is in what is read after it.
         session, done = await stored_state(services.reader, root)
         log = await services.reader.run(
-            tree_log, root, params.since_index, params.max_events, MAX_PAGE
+            tree_log, root, params.since_index, params.max_events, MAX_PAGE, _MAX_WHOLE
         )
         return session, done, log
 

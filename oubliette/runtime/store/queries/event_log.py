@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from oubliette.records import Event
@@ -17,6 +18,8 @@ MAX_EVENTS: Final = 500
 MAX_BYTES: Final = 4 * 1024 * 1024
 """Default limits of one read of events."""
 
+_REFERENCE: Final = 200
+"""Bytes that an event takes of which there is a reference only."""
 WALK: Final = 20_000
 """Seqs that one read of several sessions walks, however few of them it returns."""
 _OF_PROJECT: Final = (
@@ -26,6 +29,14 @@ _OF_PROJECT: Final = (
 COLUMNS: Final = "session_id, idx, ts, type, data, version, seq, principal, caller_id, source"
 EVENT: Final = f"SELECT {COLUMNS} FROM events"  # noqa: S608
 """Beginning of each query whose rows `capped` takes."""
+
+
+def event_up_to(most: int | None) -> str:
+    """Return `EVENT`, which does not read the fields of events of more than `most` bytes."""
+    if most is None:
+        return EVENT
+    small = f"CASE WHEN length(data) <= {most:d} THEN data END"
+    return EVENT.replace(" data,", f" {small},").replace(" source", " source, length(data)")
 
 
 class LogSlice(NamedTuple):
@@ -43,14 +54,14 @@ class LogSlice(NamedTuple):
 
 
 def event_of(row: tuple[Any, ...]) -> Event:
-    """Return the event in a row of `COLUMNS`."""
-    session_id, index, ts, kind, data, version, seq, principal, caller_id, source = row
+    """Return the event in a row of `COLUMNS`; with a reference where its fields were not read."""
+    session_id, index, ts, kind, data, version, seq, principal, caller_id, source, *size = row
     return Event(
         session_id=session_id,
         index=index,
         ts=ts,
         type=kind,
-        data=decode_payload(data),
+        data=_by_reference(session_id, index, *size) if data is None else decode_payload(data),
         version=version,
         seq=seq,
         principal=principal,
@@ -59,12 +70,16 @@ def event_of(row: tuple[Any, ...]) -> Event:
     )
 
 
+def _by_reference(session_id: str, index: int, size: int) -> dict[str, Any]:
+    return {"ref": {"session_id": session_id, "index": index}, "size": size}
+
+
 def capped(rows: Rows, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
     """Return events of rows up to the limits, but at least one; and whether there are more."""
     events: list[Event] = []
     size = 0
     for row in rows:
-        size += len(row[4])
+        size += _REFERENCE if row[4] is None else len(row[4])
         if events and (len(events) >= max_events or size > max_bytes):
             rows.close()
             return events, True
@@ -72,17 +87,21 @@ def capped(rows: Rows, max_events: int, max_bytes: int) -> tuple[list[Event], bo
     return events, False
 
 
-def log(
+def log(  # noqa: PLR0917 - the limits of one read
     connection: StoreConnection,
     session_id: str,
     since_index: int = -1,
     max_events: int = MAX_EVENTS,
     max_bytes: int = MAX_BYTES,
+    whole_bytes: int | None = None,
 ) -> LogSlice:
-    """Return events after `since_index`, at least one if there is any, else up to the limits."""
+    """Return events after `since_index`, at least one if there is any, else up to the limits.
+
+    Those of more than `whole_bytes` come as a reference, without being read.
+    """
     cut, last = bounds(connection, session_id)
     rows = connection.execute(
-        f"{EVENT} WHERE session_id = ? AND idx > ? ORDER BY idx LIMIT ?",
+        f"{event_up_to(whole_bytes)} WHERE session_id = ? AND idx > ? ORDER BY idx LIMIT ?",
         (session_id, since_index, max_events + 1),
     )
     events, more = capped(rows, max_events, max_bytes)
@@ -123,6 +142,21 @@ def event(connection: StoreConnection, session_id: str, index: int) -> Event | N
         f"{EVENT} WHERE session_id = ? AND idx = ?", (session_id, index)
     ).fetchone()
     return event_of(row) if row else None
+
+
+def event_bytes(connection: StoreConnection, seq: int, start: int, count: int) -> bytes:
+    """Return `count` bytes of the stored fields of an event, from the byte `start` on.
+
+    It costs as much as these bytes: `substr` of SQLite would read the whole value.
+    """
+    if isinstance(connection, sqlite3.Connection):
+        with connection.blobopen("events", "data", seq, readonly=True) as stored:
+            stored.seek(start)
+            return stored.read(count)
+    row = connection.execute(
+        "SELECT substring(data, ?, ?) FROM events WHERE seq = ?", (start + 1, count, seq)
+    ).fetchone()
+    return bytes(row[0])
 
 
 def caller_events(  # noqa: PLR0917 - the order of the index

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -197,10 +199,10 @@ async def test_a_page_is_small_enough_for_clients_that_drop_large_messages(bench
 async def test_a_large_event_is_told_by_reference_and_read_in_pieces(bench: Bench) -> None:
     session = await started(bench, live=False)
     text = 'é"\\x' * 400_000
-    await bench.write(session, text=text)
+    await bench.write(session, text=text, type="x", seq=-1)
     (event,) = (await read(bench, session))["events"]
     assert event["ref"] == {"session_id": session.id, "index": 0}
-    assert event["size"] == response_size.size({"text": text})
+    assert event["size"] == response_size.size({"text": text, "type": "x", "seq": -1})
     assert "text" not in event
     whole, offset, pieces = "", 0, 0
     while offset is not None:
@@ -214,9 +216,28 @@ async def test_a_large_event_is_told_by_reference_and_read_in_pieces(bench: Benc
         whole += piece["data"]
         offset = piece["next_offset"]
         pieces += 1
-    assert json.loads(whole)["text"] == text
+    read_again = {name: json.loads(whole)[name] for name in ("text", "index", "type", "seq")}
+    assert read_again == {"text": text, **{name: event[name] for name in ("index", "type", "seq")}}
     assert len(whole.encode()) == piece["total"]
     assert pieces > 2
+
+
+async def test_a_part_of_a_large_event_takes_the_memory_of_a_part(bench: Bench) -> None:
+    session = await started(bench, live=False)
+    size = 8 * 1024 * 1024
+    await bench.write(session, text="é" * (size // 2))
+    of_large = partial(bench.do, "event_read", session_id=session.id, index=0)
+    await of_large()  # everything that a first call needs
+    for ask in (
+        partial(of_large, offset=size - 100_001),
+        partial(read, bench, session),
+        partial(read, bench, session, include_children=True),
+    ):
+        tracemalloc.start()
+        await ask()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < size / 2
 
 
 async def test_an_event_that_a_message_can_take_is_told_whole(bench: Bench) -> None:

@@ -189,6 +189,7 @@ class SessionSpawner:
         if target.depth == 0:
             await self._check_room()
         tree = await self._reserve(target, new=False)
+        target = await self._context.reader.with_tools(target)
         caller_id, tools = tools_after(target, message.caller_id, message.caller_tools)
         session = msgspec.structs.replace(
             target,
@@ -286,7 +287,12 @@ class SessionSpawner:
                 result, fork=message.fork, conversation=session.conversation
             )
         claim = self._answers.claim(message, result)
-        ops = (*more, PutSession(session), PutTurn(turn), AppendEvents(events))
+        ops = (
+            *more,
+            PutSession(session, session.caller_tools),
+            PutTurn(turn),
+            AppendEvents(events),
+        )
         try:
             if message.api_key is not None:
                 await self._hand_over_key(session, message.api_key)

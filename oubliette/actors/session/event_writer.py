@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from oubliette import json_values
-from oubliette.records import Event, Session
+from oubliette.records import CallerTool, Event, Session
 from oubliette.runtime.store.operations import AppendEvents, Op, PutSession
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class EventWriter:
     ) -> None:
         self.record = record
         """The current record of the session, uncommitted changes included."""
+        self._tools: tuple[CallerTool, ...] | None = None
+        """Its tools as the store has them; None: an earlier release may have stored them."""
         self.log_end = log_end
         """Index of the last committed event."""
         self.log_bytes = record.log_bytes
@@ -154,11 +156,19 @@ class EventWriter:
         ops = list(pending.ops)
         if pending.record:
             self.record = msgspec.structs.replace(self.record, log_bytes=self.log_bytes)
-            ops.append(PutSession(self.record))
+            ops.append(self._put())
         if events:
             ops.append(AppendEvents(events))
         self._under_way = WriteBatch(tuple(ops), events, tuple(pending.then), pending.bytes)
         return self._under_way
+
+    def _put(self) -> PutSession:
+        """Return the write of the record; with its caller's tools only if they have changed."""
+        tools = self.record.caller_tools
+        if tools is self._tools:
+            return PutSession(msgspec.structs.replace(self.record, caller_tools=()))
+        self._tools = tools
+        return PutSession(self.record, tools)
 
     def committed(self, stored: tuple[Event, ...]) -> tuple[Callable[[], object], ...]:
         """Record that the transaction under way is in the log; return the due callbacks."""

@@ -72,6 +72,7 @@ def stored(
     tail = queries.log(connection, session_id, max(-1, log_end - kept), kept, RING_BYTES).events
     if tail and tail[-1].index != log_end:
         tail = []  # too large for memory: readers go to the log
+    record = queries.with_tools(connection, record)
     turns = tuple(queries.turns(connection, session_id, ("queued", "running")))
     running = _running(turns)
     ancestry, root = _ancestry(connection, record)

@@ -36,6 +36,22 @@ ON CONFLICT (session_id, source) WHERE source IS NOT NULL DO NOTHING"""
 _SETTLE: Final = "UPDATE caller_requests SET settled_at = ?, outcome = ?, data = ? WHERE id = ?"
 """Not the upsert of the table: SQLite writes each index that has a column of the SET list."""
 
+_PUT_TOOLS: Final = """
+INSERT INTO session_tools (session_id, data) VALUES (?, ?)
+ON CONFLICT (session_id) DO UPDATE SET data = excluded.data
+WHERE session_tools.data <> excluded.data"""
+
+_OF_SESSION: Final = (
+    "events",
+    "trims",
+    "turns",
+    "caller_requests",
+    "permissions",
+    "tokens",
+    "session_tools",
+)
+"""Tables whose rows are deleted with their session."""
+
 
 def perform(connection: StoreConnection, operations: tuple[ops.Op, ...]) -> ops.Result:
     """Execute `operations` in order; the caller rolls back if one of them raises.
@@ -63,6 +79,18 @@ def _put_project(connection: StoreConnection, operation: ops.PutProject) -> None
         raise AlreadyExists("project already exists") from error
     except UnicodeEncodeError as error:
         raise InvalidParameter(f"cannot be stored: {error}", field="name") from error
+
+
+def _put_session(connection: StoreConnection, operation: ops.PutSession) -> None:
+    record = operation.record
+    tools = record.caller_tools or None if operation.tools is None else operation.tools
+    if record.caller_tools:
+        record = msgspec.structs.replace(record, caller_tools=())
+    _put(connection, ops.PutSession(record))
+    if tools:
+        connection.execute(_PUT_TOOLS, (record.id, encode(tools)))
+    elif tools is not None:
+        connection.execute("DELETE FROM session_tools WHERE session_id = ?", (record.id,))
 
 
 def _token(connection: StoreConnection, token_id: str) -> Token | None:
@@ -98,7 +126,7 @@ def _purge_session(connection: StoreConnection, operation: ops.PurgeSession) -> 
         return False
     if row[0]:
         raise Conflict(f"session {operation.session_id} is live; end it first")
-    for table in ("events", "trims", "turns", "caller_requests", "permissions", "tokens"):
+    for table in _OF_SESSION:
         connection.execute(f"DELETE FROM {table} WHERE session_id = ?", session)  # noqa: S608
     connection.execute("DELETE FROM sessions WHERE id = ?", session)
     return True
@@ -254,7 +282,7 @@ _HANDLERS: Final[dict[type[ops.Operation], Callable[[StoreConnection, Any], Any]
     ops.PutWorkspace: _put,
     ops.PutContainer: _put,
     ops.DeleteContainer: _delete_container,
-    ops.PutSession: _put,
+    ops.PutSession: _put_session,
     ops.PurgeSession: _purge_session,
     ops.PutTurn: _put,
     ops.PutCallerRequest: _put_request,

@@ -13,6 +13,7 @@ import msgspec
 
 from oubliette.records import (
     CallerRequest,
+    CallerTool,
     Container,
     Event,
     IdempotencyKey,
@@ -84,9 +85,15 @@ class DeleteContainer(Operation, frozen=True):
 
 
 class PutSession(Operation, frozen=True):
-    """Insert or replace by id; the result is None."""
+    """Insert or replace by id; the result is None.
+
+    Its caller's tools are kept in a row of their own, which is written only if there are `tools`
+    here or in the record: a record that was read without them does not delete them.
+    """
 
     record: Session
+    tools: tuple[CallerTool, ...] | None = None
+    """Tools of its caller from now on, perhaps none; None: those of the record, if it has any."""
 
 
 class PurgeSession(Operation, frozen=True):

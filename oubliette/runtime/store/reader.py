@@ -208,6 +208,7 @@ class Reader:
     containers = _read(queries.containers)
 
     session = _read(queries.session)
+    with_tools = _read(queries.with_tools)
     sessions = _read(queries.sessions)
     live_sessions = _read(queries.live_sessions)
     count_live_sessions = _read(queries.count_live_sessions)

@@ -43,6 +43,7 @@ TABLES: Final = (
         " status live ended_by updated_at data",
         "id",
     ),
+    _Copied("session_tools", "session_id data", "session_id"),
     _Copied("turns", "session_id number state call_id data", "rowid"),
     _Copied(
         "caller_requests",

@@ -49,6 +49,7 @@ from oubliette.runtime.store.queries.session_turns import (
     turn,
     turn_of_call,
     turns,
+    with_tools,
 )
 
 __all__ = (
@@ -94,6 +95,7 @@ __all__ = (
     "turn",
     "turn_of_call",
     "turns",
+    "with_tools",
     "workspace",
     "workspaces",
 )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from oubliette.records import TERMINAL, Session, Turn
+import msgspec
+
+from oubliette.records import TERMINAL, CallerTool, Session, Turn
+from oubliette.runtime.store.codec import decode
 from oubliette.runtime.store.queries.paging import Page, listing, one, records
 
 if TYPE_CHECKING:
@@ -17,8 +20,18 @@ ALIVE: Final = " INDEXED BY sessions_live"
 
 
 def session(connection: StoreConnection, session_id: str) -> Session | None:
-    """Return one session."""
+    """Return one session, without the tools of its caller: see `with_tools`."""
     return one(Session, connection.execute("SELECT data FROM sessions WHERE id = ?", (session_id,)))
+
+
+def with_tools(connection: StoreConnection, record: Session) -> Session:
+    """Return the record of a session with its caller's tools, which may be large."""
+    row = connection.execute(
+        "SELECT data FROM session_tools WHERE session_id = ?", (record.id,)
+    ).fetchone()
+    if row is None:
+        return record
+    return msgspec.structs.replace(record, caller_tools=decode(tuple[CallerTool, ...], row[0]))
 
 
 def session_ids(connection: StoreConnection, project_id: str) -> set[str]:

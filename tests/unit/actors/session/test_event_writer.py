@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from oubliette.actors.session.event_writer import MAX_UNCOMMITTED_EVENTS, EventWriter
-from oubliette.records import Event, Session
+from oubliette.records import CallerTool, Event, Session
 from oubliette.runtime.store.operations import AppendEvents, PutSession
 
 RECORD = Session(
@@ -126,6 +126,23 @@ def test_the_record_is_written_once_per_transaction_as_it_is_then() -> None:
     assert [put.record for put in puts] == [
         msgspec.structs.replace(RECORD, status="running", turn_count=3, updated_at=1.0)
     ]
+
+
+def test_the_tools_of_the_caller_are_written_when_they_change() -> None:
+    def put(**changes: Any) -> PutSession:
+        changed.change(**changes)
+        batch = changed.take()
+        assert batch is not None
+        changed.committed(())
+        (operation,) = (op for op in batch.ops if isinstance(op, PutSession))
+        return operation
+
+    changed = writer()
+    tools = (CallerTool(name="add"),)
+    assert put(caller_tools=tools).tools == tools
+    later = put(turn_count=2)
+    assert (later.tools, later.record.caller_tools) == (None, ())
+    assert put(caller_tools=()).tools == ()
 
 
 def test_events_of_a_session_with_a_caller_are_for_that_caller() -> None:

@@ -7,9 +7,13 @@ import multiprocessing
 import sqlite3
 import stat
 
+import msgspec
 import pytest
 
+from oubliette.actors.session import recovery
+from oubliette.actors.session.event_writer import EventWriter
 from oubliette.errors import ConfigError, DatabaseTooNew
+from oubliette.records import CallerTool
 from oubliette.runtime.store import MEMORY, Database, operations, queries
 from oubliette.runtime.store.migrations import (
     APPLICATION_ID,
@@ -57,6 +61,22 @@ def test_a_step_that_fails_leaves_the_whole_schema_before_it(connection):
     assert version(connection) == 2
     assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
     assert migrate(connection, STEPS) == 3
+
+
+def test_tools_in_a_record_of_an_older_release_are_moved_when_it_is_written(tmp_path):
+    tools = (CallerTool(name="add"),)
+    old = samples.session(caller_id="shop", caller_tools=tools)
+    with contextlib.closing(Store(Database(tmp_path / "store.db")).start()) as store:
+        store.write(operations.PutSession(samples.session()))
+        with contextlib.closing(store.database.connect()) as connection:
+            connection.execute("UPDATE sessions SET data = ?", (msgspec.json.encode(old),))
+        found = store.read(recovery.stored, "s1", 10, 0.0).record
+        assert found == old
+        started = EventWriter(found, [], -1, ring_size=1, now=lambda: 1.0, wake=lambda: None)
+        started.change(turn_count=1)
+        store.write(*started.take().ops)
+        assert store.read(queries.session, "s1").caller_tools == ()
+        assert store.read(recovery.stored, "s1", 10, 0.0).record.caller_tools == tools
 
 
 def test_what_an_older_release_stored_is_read_after_its_migration(tmp_path):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from oubliette.errors import AlreadyExists, Conflict, InvalidParameter, NotFound
-from oubliette.records import Limits, Principal
+from oubliette.records import CallerTool, Limits, Principal
 from oubliette.runtime.store import operations, queries
 from tests.unit.runtime.store import samples
 from tests.unit.runtime.store.samples import event
@@ -178,6 +179,20 @@ def test_an_ended_session_is_purged_with_all_that_hangs_on_it(store):
     assert store.read(queries.request, "req1") is None
     assert [token.id for token in store.read(queries.tokens)] == ["tok_2"]
     assert len(store.read(queries.log, "s2").events) == 1
+
+
+def test_the_tools_of_a_caller_are_kept_until_others_are_stored(store):
+    tools = (CallerTool(name="add", input_schema={"type": "object", "x": "\0"}),)
+    lean = samples.session(status="completed")
+    store.write(operations.PutSession(msgspec.structs.replace(lean, caller_tools=tools)))
+    assert store.read(queries.session, "s1") == lean
+    assert store.read(queries.sessions).records == [lean]
+    store.write(operations.PutSession(lean))
+    assert store.read(queries.with_tools, lean).caller_tools == tools
+    for remove in (operations.PutSession(lean, ()), operations.PurgeSession("s1")):
+        store.write(operations.PutSession(lean, tools))
+        store.write(remove)
+        assert store.read(queries.with_tools, lean).caller_tools == ()
 
 
 def test_a_live_session_is_not_purged(store):

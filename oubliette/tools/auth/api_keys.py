@@ -19,7 +19,7 @@ import structlog
 
 from oubliette import ids
 from oubliette.errors import Forbidden, NotFound, Unauthenticated
-from oubliette.records import TERMINAL, Principal, Token
+from oubliette.records import Principal, Token
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.operations import PutPrincipal, PutToken, RevokeToken
 from oubliette.tools.auth import scopes
@@ -40,6 +40,8 @@ UNBOUND: Final = "session:"
 
 _KEY: Final = re.compile(r"oub_(tok_[0-9a-hjkmnp-tv-z]{26})_([A-Za-z0-9_-]{43})")
 _NO_DIGEST: Final = bytes(32)
+_REVOKED_AT_ONCE: Final = 1000
+"""Keys of ended sessions that one transaction revokes: the database is not held for long."""
 
 _log = structlog.get_logger("oubliette.keys")
 
@@ -64,22 +66,18 @@ class ApiKeys:
         self._reader = reader
         self._clock = clock
         self._tokens: dict[str, Token] = {}
+        self._of_session: dict[str, set[str]] = {}
+        """Ids of the tokens that are bound to each session."""
         self._uses = LastUses(commit, clock)
         self.on_revoked: list[Callable[[str], None]] = []
         """Called with the id of each token that was revoked, here or on another node."""
 
     async def load(self) -> None:
         """Read all tokens from the store; revoke those whose session ended while no server ran."""
-        self._tokens = {token.id: token for token in await self._reader.tokens()}
-        bound = {
-            token.session_id
-            for token in self._tokens.values()
-            if token.session_id is not None and token.revoked_at is None
-        }
-        for session_id in bound:
-            record = await self._reader.session(session_id)
-            if record is None or record.status in TERMINAL:
-                await self.end_session(session_id)
+        self._hold({token.id: token for token in await self._reader.tokens()})
+        live = await self._reader.live_session_ids()
+        ended = [session_id for session_id in self._of_session if session_id not in live]
+        await self._revoke_of(ended)
 
     async def refresh(self) -> None:
         """Read all tokens again: another node has made, bound, revoked or deleted some.
@@ -97,11 +95,17 @@ class ApiKeys:
                 kept[token_id] = _later(self._tokens[token_id], token)
             elif token_id not in before:
                 kept[token_id] = token
-        self._tokens = kept
+        self._hold(kept)
         for token_id, token in before.items():
             now = kept.get(token_id)
             if token.revoked_at is None and (now is None or now.revoked_at is not None):
                 self._revoked(token_id)
+
+    def _hold(self, tokens: dict[str, Token]) -> None:
+        self._tokens, self._of_session = tokens, {}
+        for token in tokens.values():
+            if token.session_id is not None:
+                self._of_session.setdefault(token.session_id, set()).add(token.id)
 
     async def aclose(self) -> None:
         """Write the pending last uses."""
@@ -152,6 +156,8 @@ class ApiKeys:
         if token is None:
             return False
         self._tokens.setdefault(token.id, token)
+        if token.session_id is not None:
+            self._of_session.setdefault(token.session_id, set()).add(token.id)
         return True
 
     def known(self, key: str) -> Token | None:
@@ -253,6 +259,7 @@ class ApiKeys:
         principal = session_principal(session_id)
         bound = msgspec.structs.replace(token, principal=principal, session_id=session_id)
         self._tokens[token_id] = bound
+        self._of_session.setdefault(session_id, set()).add(token_id)
         now = self._clock.time()
         ops: list[PutPrincipal | PutToken] = []
         if await self._reader.principal(principal) is None:
@@ -290,17 +297,19 @@ class ApiKeys:
 
     async def end_session(self, session_id: str) -> None:
         """Revoke the keys that were minted for this session."""
+        await self._revoke_of([session_id])
+
+    async def _revoke_of(self, session_ids: list[str]) -> None:
         now = self._clock.time()
-        ended = [
-            token
-            for token in self._tokens.values()
-            if token.session_id == session_id and token.revoked_at is None
-        ]
-        for token in ended:
-            self._tokens[token.id] = msgspec.structs.replace(token, revoked_at=now)
-            self._revoked(token.id)
-        if ended:
-            await self._commit(tuple(RevokeToken(token.id, now) for token in ended))
+        bound = (key for session_id in session_ids for key in self.of_session(session_id))
+        ended = [key for key in bound if self._tokens[key].revoked_at is None]
+        for token_id in ended:
+            token = self._tokens[token_id]
+            self._tokens[token_id] = msgspec.structs.replace(token, revoked_at=now)
+            self._revoked(token_id)
+        for start in range(0, len(ended), _REVOKED_AT_ONCE):
+            some = ended[start : start + _REVOKED_AT_ONCE]
+            await self._commit(tuple(RevokeToken(token_id, now) for token_id in some))
 
     def listing(self) -> list[Token]:
         """Return all tokens, oldest first, with their last use if it is known."""
@@ -316,12 +325,17 @@ class ApiKeys:
 
     def forget(self, token_id: str) -> None:
         """Forget a token whose record was purged with its session."""
-        self._tokens.pop(token_id, None)
+        token = self._tokens.pop(token_id, None)
+        if token is not None and token.session_id is not None:
+            of_session = self._of_session[token.session_id]
+            of_session.discard(token_id)
+            if not of_session:
+                del self._of_session[token.session_id]
         self._uses.forget(token_id)
 
     def of_session(self, session_id: str) -> list[str]:
         """Return the ids of the keys that were minted for this session."""
-        return [token.id for token in self._tokens.values() if token.session_id == session_id]
+        return sorted(self._of_session.get(session_id, ()))
 
     def _make(
         self,

@@ -96,6 +96,12 @@ def live_sessions(
     return records(Session, rows)
 
 
+def live_session_ids(connection: StoreConnection) -> set[str]:
+    """Return the ids of all sessions whose status is not terminal."""
+    rows = connection.execute(f"SELECT id FROM sessions{ALIVE} WHERE live = 1")  # noqa: S608
+    return {row[0] for row in rows}
+
+
 def count_live_sessions(
     connection: StoreConnection, project_id: str, *, top_level: bool = True
 ) -> int:

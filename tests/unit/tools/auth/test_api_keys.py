@@ -20,6 +20,7 @@ from oubliette.tools.spec import CallContext
 from tests.unit.tools import toolkit
 
 if TYPE_CHECKING:
+    from oubliette.runtime.store.operations import Op, Result
     from tests.unit.tools.toolkit import Bench
 
 pytestmark = pytest.mark.anyio
@@ -252,6 +253,25 @@ async def test_a_key_of_a_session_that_ended_unseen_is_revoked_at_the_next_start
     with pytest.raises(Unauthenticated):
         await again.verify_on_link(key, session.id)
     await again.verify_on_link(alive, other.id)
+
+
+async def test_a_start_revokes_the_keys_of_ended_sessions_together(bench: Bench) -> None:
+    project = await bench.project()
+    for _ in range(20):
+        new = await bench.keys.mint(creator(), WRITE)
+        session = await bench.session(project, minted_token_id=new.token.id)
+        await bench.keys.bind(new.token.id, session.id)
+        await bench.put(PutSession(msgspec.structs.replace(session, status="completed")))
+    transactions = []
+
+    async def commit(ops: tuple[Op, ...]) -> Result:
+        transactions.append(len(ops))
+        return await bench.services.commit(ops)
+
+    again = ApiKeys(commit, bench.reader, bench.clock)
+    await again.load()
+    assert transactions == [20]
+    assert all(token.revoked_at is not None for token in again.listing())
 
 
 async def test_ending_a_session_revokes_no_other_key(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -37,6 +38,7 @@ from oubliette.runtime.containers.process.unsandboxed import stranger
 from oubliette.runtime.containers.server_runtime import open_runtime
 from oubliette.runtime.files.home import DATABASE, close, prepare
 from oubliette.runtime.files.instance import held
+from oubliette.runtime.files.leftovers import Clearance
 from oubliette.runtime.files.project_dirs import Folders
 from oubliette.runtime.store.opening import open_database
 from oubliette.runtime.store.reader import Reader
@@ -125,6 +127,8 @@ class Startup:
         self._commit: Commit
         self._instance: str
         self._epoch: int
+        self._begun: float
+        """Wall second before which no file is one that this server is making."""
         self._audit: AuditLog
         self._sessions = SessionTable()
         self.system: System
@@ -296,7 +300,8 @@ class Startup:
             session_registry=SessionRegistry(self._sessions),
         )
         async with starting("containers"):
-            clearance = await remove_orphans(
+            self._begun = time.time()  # of the file system
+            await remove_orphans(
                 runtime=self._runtime,
                 base=self._base,
                 reader=self._reader,
@@ -305,7 +310,6 @@ class Startup:
                 folders=self._folders,
                 here=await self.context.projects_here(),
             )
-            self._stack.push_async_callback(stopping, "leftovers", clearance.aclose)
 
     async def bind_front(self) -> None:
         """Bind the HTTP address; requests wait until the front is started."""
@@ -343,7 +347,7 @@ class Startup:
             await end(self.context)
 
     async def serve(self) -> None:
-        """Serve HTTP, if it is wanted, and the control socket."""
+        """Serve HTTP, if it is wanted, and the control socket; then look for leftovers."""
         if self.http:
             self.services.listen = self.front.listening
             self.services.port_address = self.front.port_address
@@ -356,6 +360,8 @@ class Startup:
         control = ControlSocket(self.services, self.home, status, self._listener)
         await control.start()
         self._stack.push_async_callback(stopping, "control socket", control.aclose)
+        clearance = Clearance(self._folders, self._reader, self._begun)
+        self._stack.push_async_callback(stopping, "leftovers", clearance.aclose)
 
     async def run(self) -> None:
         """Run all stages, in order."""

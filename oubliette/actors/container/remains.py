@@ -1,4 +1,4 @@
-"""Remains of a killed server, removed by the next one before it recovers anything."""
+"""Containers and pipes of a killed server, removed by the next one before it recovers anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import structlog
 
 from oubliette.actors.store.actor import Transact
 from oubliette.runtime.containers.process import adoption
-from oubliette.runtime.files import leftovers
 from oubliette.runtime.store.operations import DeleteContainer
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from oubliette.kit import Ref
     from oubliette.records import Container
     from oubliette.runtime.containers.base import ContainerRuntime
-    from oubliette.runtime.files.leftovers import Clearance
     from oubliette.runtime.files.project_dirs import Folders
     from oubliette.runtime.store.reader import Reader
 
@@ -34,20 +32,20 @@ async def remove_orphans(
     instance: str,
     folders: Folders,
     here: frozenset[str] | None,
-) -> Clearance:
-    """Remove unknown containers; remains in the home are removed while the server runs.
-
-    The caller closes the returned object. `here` are the projects of this server; None: all.
-    """
-    deleted = await reader.run(leftovers.deleted)
+) -> None:
+    """Remove unknown containers; `here` are the projects of this server; None: all."""
     records = await reader.containers()
     if here is not None:
         records = [record for record in records if record.project_id in here]
-    await _reap_orphans(runtime, records, store, instance, deleted.projects)
+    deleted: set[str] = set()
+    for project_id in {record.project_id for record in records}:
+        project = await reader.project(project_id)
+        if project is not None and project.deleted_at is not None:
+            deleted.add(project_id)
+    await _reap_orphans(runtime, records, store, instance, deleted)
     known = {record.id for record in await reader.containers()}
     await asyncio.to_thread(folders.clear_spools, known)
     await asyncio.to_thread(adoption.clear_half_made, base)
-    return leftovers.Clearance(await asyncio.to_thread(leftovers.find, folders, deleted))
 
 
 async def _reap_orphans(
@@ -55,7 +53,7 @@ async def _reap_orphans(
     records: list[Container],
     store: Ref,
     instance: str,
-    deleted: frozenset[str],
+    deleted: set[str],
 ) -> None:
     """Remove containers of this instance without a record, or whose project is `deleted`."""
     known = {record.id for record in records if record.project_id not in deleted}

@@ -51,7 +51,8 @@ class LeaseMemory:
 
         Others were given back, and tool calls have failed, while no actor was there.
         """
-        self.leases.intersection_update(session_ids)
+        for session_id in self.leases.difference(session_ids):
+            self.give_back(session_id)
 
     def adopt(self, session_ids: Iterable[str]) -> None:
         """Give leases to the sessions whose agents run in an adopted container."""

@@ -23,7 +23,8 @@ class MemoryRoom:
     """Memory of one container, in MB; owned by its ContainerActor.
 
     Args:
-        leases: ids of the sessions that hold the container; the share of others is free again.
+        leases: ids of the sessions that hold the container; others have no share. The memory of
+            one that loses its lease is `given_back`.
         room: the container's limit; None = there is no limit.
     """
 
@@ -31,15 +32,13 @@ class MemoryRoom:
         self._leases = leases
         self._room = room
         self._taken: dict[str, int] = {}
+        self._sum = 0
+        """Of `_taken`: it is asked for at each start of an agent."""
         self._waiting: dict[str, float] = {}
         self._changed = asyncio.Event()
 
     def _others(self, session_id: str = "") -> int:
-        return sum(
-            need
-            for each, need in self._taken.items()
-            if each in self._leases and each != session_id
-        )
+        return self._sum - self._taken.get(session_id, 0)
 
     def fits(self, need: int) -> int | None:
         """Return how many such agents fit beside the running ones, at least 1; None: any number."""
@@ -49,7 +48,9 @@ class MemoryRoom:
 
     def count(self, session_id: str, need: int) -> None:
         """Count the session's running agent, whether it fits or not."""
-        self._taken[session_id] = need
+        if session_id in self._leases:
+            self._sum += need - self._taken.get(session_id, 0)
+            self._taken[session_id] = need
 
     def take_now(self, session_id: str, need: int) -> bool:
         """Count the session's agent if it fits now; return whether it does."""
@@ -61,7 +62,7 @@ class MemoryRoom:
 
     def given_back(self, session_id: str) -> None:
         """Return the memory of the session's agent, which has ended."""
-        self._taken.pop(session_id, None)
+        self._sum -= self._taken.pop(session_id, 0)
         self._changed.set()
         self._changed = asyncio.Event()
 

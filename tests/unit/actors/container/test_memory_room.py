@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from oubliette.actors.container.lease_memory import LeaseMemory
 from oubliette.actors.container.memory_room import MemoryRoom
 from oubliette.errors import LimitExceeded
 
@@ -27,6 +28,17 @@ async def test_an_agent_waits_until_another_has_ended() -> None:
         await third
     assert room.waits_since("c") is None
     assert room.fits(500) == 1
+
+
+async def test_what_was_taken_is_added_up_once_and_given_back_with_the_lease() -> None:
+    memory = LeaseMemory(100)
+    for _ in range(2):
+        assert memory.hold("a", 30, starts=True)
+    assert memory.hold("b", 40, starts=True)
+    assert not memory.hold("c", 40, starts=True)
+    memory.keep(["a"])
+    assert memory.hold("c", 40, starts=True)
+    assert not memory.hold("d", 40, starts=True)
 
 
 async def test_one_agent_fits_always() -> None:

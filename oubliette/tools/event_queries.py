@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from oubliette.errors import InvalidParameter
-from oubliette.records import TERMINAL, Event
 from oubliette.runtime.store import queries
-from oubliette.runtime.store.queries.event_log import EVENT, WALK, capped, event_of, event_up_to
+from oubliette.runtime.store.queries.event_log import (
+    EVENT,
+    capped,
+    event_of,
+    event_up_to,
+    walked,
+)
+from oubliette.runtime.store.queries.session_turns import ALIVE
 from oubliette.tools.schema.views import event_view
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from oubliette.records import Event
     from oubliette.runtime.store.connection import StoreConnection
 
 _TREE: Final = (
@@ -21,6 +30,8 @@ _TREE: Final = (
 )
 
 
+_SEQ: Final = 6
+"""Place of the seq in a row of events."""
 _SMALL_EVENT: Final = 64 * 1024
 """Bytes up to which an event is encoded again for each of its pieces."""
 
@@ -30,7 +41,7 @@ class TreeSlice(NamedTuple):
 
     events: list[Event]
     last_seq: int
-    """Seq of the last event here, or the cursor if there is none."""
+    """Seq up to which nothing of the tree is left out; the cursor of the next read."""
     more: bool
     truncated_before: int | None
     """Seq of the first event that is kept, if events after the cursor were deleted."""
@@ -50,42 +61,98 @@ def tree_log(  # noqa: PLR0917 - the limits of one read
 
     Those of more than `whole_bytes` come as a reference, without being read.
     """
-    members = connection.execute(
-        f"{_TREE} SELECT id, status FROM sessions WHERE id IN (SELECT id FROM tree) ORDER BY id",  # noqa: S608
-        (root,),
-    ).fetchall()
+    row = connection.execute(
+        "SELECT project_id, exploration_id FROM sessions WHERE id = ?", (root,)
+    ).fetchone()
+    if row is None:
+        return TreeSlice([], after, more=False, truncated_before=None, live=[])
+    project, exploration = row
+    tree = _Members(connection, root)
     head = queries.last_seq(connection)
-    # A reader that follows is near the end: the few events after it are looked through, instead of
-    # the logs of the tree.
-    near = head - max(after, 0) <= WALK
-    of_tree = "+session_id" if near else "session_id"
+    read = event_up_to(whole_bytes)
+    # The log of all sessions is walked on for a bit: the logs of the tree may be many.
+    until = walked(connection, max(after, 0), head)
     rows = connection.execute(
-        f"{_TREE} {event_up_to(whole_bytes)} WHERE {of_tree} IN (SELECT id FROM tree)"  # noqa: S608 - ours
-        " AND seq > ?2 AND seq <= ?4"
-        " ORDER BY seq LIMIT ?3",
-        (root, max(after, 0), max_events + 1, head),
+        f"{read} WHERE seq > ?1 AND seq <= ?2 AND EXISTS (SELECT 1 FROM sessions"  # noqa: S608
+        " WHERE sessions.id = session_id AND exploration_id = ?3) ORDER BY seq LIMIT ?4",
+        (max(after, 0), until, exploration, max_events + 1),
     )
-    events, more = capped(rows, max_events, max_bytes)
+    passed: list[int] = []
+
+    def of_tree() -> Generator[Any]:
+        for row in rows:
+            passed.append(row[_SEQ])
+            if row[0] in tree:
+                yield row
+
+    events, more = capped(of_tree(), max_events, max_bytes)
     rows.close()
+    last_seq = passed[-1] if len(passed) > max_events else max(after, until)
+    if not events and last_seq < head:
+        # It rested while others wrote much.
+        found = connection.execute(
+            f"{_TREE} {read} WHERE session_id IN (SELECT id FROM tree)"  # noqa: S608 - ours
+            " AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3",
+            (root, max(last_seq, 0), max_events + 1, head),
+        )
+        events, more = capped(found, max_events, max_bytes)
+        found.close()
+        last_seq = head
+    if more:
+        last_seq = events[-1].seq
+    living = connection.execute(
+        f"SELECT id FROM sessions{ALIVE} WHERE live = 1 AND project_id = ? AND exploration_id = ?"  # noqa: S608
+        " ORDER BY id",
+        (project, exploration),
+    )
     return TreeSlice(
         events=events,
-        last_seq=events[-1].seq if events else after,
-        more=more,
-        truncated_before=_truncated(connection, [each for each, _ in members], after, events),
-        live=[each for each, status in members if status not in TERMINAL],
+        last_seq=last_seq,
+        more=last_seq < head,
+        truncated_before=_truncated(connection, tree, exploration, after, events),
+        live=[each for (each,) in living.fetchall() if each in tree],
     )
+
+
+class _Members:
+    """The sessions of a tree, as far as it was asked for them."""
+
+    def __init__(self, connection: StoreConnection, root: str) -> None:
+        self._connection = connection
+        self._known = {root: True}
+
+    def __contains__(self, session_id: str) -> bool:
+        way: list[str] = []
+        above: str | None = session_id
+        while above is not None and above not in self._known:
+            way.append(above)
+            self._known[above] = False
+            row = self._connection.execute(
+                "SELECT parent_session_id FROM sessions WHERE id = ?", (above,)
+            ).fetchone()
+            above = row[0] if row else None
+        belongs = above is not None and self._known[above]
+        self._known.update(dict.fromkeys(way, belongs))
+        return belongs
 
 
 def _truncated(
-    connection: StoreConnection, members: list[str], after: int, events: list[Event]
+    connection: StoreConnection, tree: _Members, exploration: str, after: int, events: list[Event]
 ) -> int | None:
     """Return `truncated_before`: set if in doubt, because deleted events have no seq any more."""
-    for session_id in members:
-        first, _ = queries.bounds(connection, session_id)
-        if first == 0:
+    # Few logs were ever cut, so these come first.
+    cut = connection.execute(
+        "SELECT trims.session_id, up_to + 1 FROM trims CROSS JOIN sessions"
+        " WHERE trims.session_id > '' AND id = trims.session_id AND exploration_id = ?",
+        (exploration,),
+    ).fetchall()
+    for session_id, first in cut:
+        if session_id not in tree:
             continue
-        kept = queries.event(connection, session_id, first)
-        if after <= 0 or (kept is not None and kept.seq > after):
+        kept = connection.execute(
+            "SELECT seq FROM events WHERE session_id = ? AND idx = ?", (session_id, first)
+        ).fetchone()
+        if after <= 0 or (kept is not None and kept[0] > after):
             return events[0].seq if events else after + 1
     return None
 

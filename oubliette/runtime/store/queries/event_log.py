@@ -11,6 +11,8 @@ from oubliette.runtime.store.connection import is_postgres
 from oubliette.runtime.store.log_order import horizon
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from oubliette.runtime.store.connection import Rows, StoreConnection
 
 
@@ -74,7 +76,9 @@ def _by_reference(session_id: str, index: int, size: int) -> dict[str, Any]:
     return {"ref": {"session_id": session_id, "index": index}, "size": size}
 
 
-def capped(rows: Rows, max_events: int, max_bytes: int) -> tuple[list[Event], bool]:
+def capped(
+    rows: Rows | Generator[Any], max_events: int, max_bytes: int
+) -> tuple[list[Event], bool]:
     """Return events of rows up to the limits, but at least one; and whether there are more."""
     events: list[Event] = []
     size = 0
@@ -197,7 +201,7 @@ def committed_events(
 ) -> CommitSlice:
     """Return events after `after_seq`, of one project or of all; one read walks `WALK` seqs."""
     head = last_seq(connection)
-    until = _walked(connection, after_seq, head)
+    until = walked(connection, after_seq, head)
     only = "" if project_id is None else _OF_PROJECT
     rows = connection.execute(
         f"{EVENT} WHERE seq > ?1 AND seq <= ?2{only} ORDER BY seq LIMIT ?3",
@@ -208,7 +212,7 @@ def committed_events(
     return CommitSlice(events, next_seq, next_seq < head, _cuts(connection, events))
 
 
-def _walked(connection: StoreConnection, after_seq: int, head: int) -> int:
+def walked(connection: StoreConnection, after_seq: int, head: int) -> int:
     """Return the seq up to which one read goes."""
     if not is_postgres(connection):
         return min(head, max(after_seq, 0) + WALK)

@@ -133,7 +133,13 @@ def test_a_read_that_finds_little_takes_as_long_however_much_is_stored(
 ):
     few = steps(connection, lambda: query(connection, *arguments))
     done = [
-        samples.session(number, status="completed", ended_by="user", updated_at=9.0)
+        samples.session(
+            number,
+            status="completed",
+            ended_by="user",
+            updated_at=9.0,
+            parent_session_id="s1" if number % 2 else None,
+        )
         for number in range(10, STORED + 10)
     ]
     perform(connection, tuple(operations.PutSession(each) for each in done))

@@ -14,6 +14,7 @@ import pytest
 from oubliette import ids
 from oubliette.records import Event
 from oubliette.runtime.store.operations import DeleteSessionEvents, PutSession
+from oubliette.runtime.store.queries import event_log
 from oubliette.tools.schema import response_size
 from oubliette.tools.schema.views import event_view
 
@@ -326,6 +327,26 @@ async def test_a_tree_is_told_in_the_order_in_which_it_was_written(bench: Bench)
         if not page["more"]:
             break
     assert seen == ["e0", "e1", "e3", "e4", "e5"]
+
+
+async def test_a_tree_that_rested_while_others_wrote_is_told_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_log, "WALK", 3)
+    root, child, _ = await tree(bench)
+    stranger = await bench.session(await bench.project("q"), live=True)
+    for number, writer in enumerate(
+        [root, stranger, child, *[stranger] * 9, root, *[stranger] * 9]
+    ):
+        await bench.write(writer, text=f"e{number}")
+    seen, cursor, more = [], -1, True
+    while more:
+        page = await read(bench, root, include_children=True, since_index=cursor)
+        seen += texts(page)
+        cursor, more = page["last_index"], page["more"]
+    assert seen == ["e0", "e2", "e12"]
+    await bench.write(child, text="later")
+    assert texts(await read(bench, root, include_children=True, since_index=cursor)) == ["later"]
 
 
 async def test_waiting_for_a_tree_ends_with_an_event_of_any_child(bench: Bench) -> None:

@@ -11,6 +11,7 @@ import sys
 NAMES = (
     "kit",
     "store",
+    "growth",
     "actors",
     "start",
     "host",

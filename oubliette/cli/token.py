@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from oubliette.cli.client.pages import pages
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import (
     Format,
@@ -86,9 +87,9 @@ def create(  # noqa: PLR0917 - one parameter per option
 @app.command("list")
 def list_tokens(home: Home = None, output: Output = Format.text) -> None:
     """List API keys, without their secrets."""
-    found = _call(home, "token_list", {})
+    tokens = pages(home, "token_list", "tokens", {})
     if output is Format.json:
-        print_json(found)
+        print_json({"tokens": tokens})
         return
     print_table(
         ("ID", "NAME", "SCOPE", "PRINCIPAL", "LAST USED", "EXPIRES", "REVOKED"),
@@ -102,7 +103,7 @@ def list_tokens(home: Home = None, output: Output = Format.text) -> None:
                 moment(each["expires_at"]) or "never",
                 moment(each["revoked_at"]),
             )
-            for each in found["tokens"]
+            for each in tokens
         ],
     )
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from oubliette.cli.client.pages import pages
 from oubliette.cli.client.resolver import fitting, whole_id
 from oubliette.cli.terminal.output import (
     Format,
@@ -34,9 +35,10 @@ def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, A
 @app.command("list")
 def list_workspaces(project: Project, home: Home = None, output: Output = Format.text) -> None:
     """List the workspaces of a project, oldest first."""
-    found = _call(home, "workspace_list", {"project_id": whole_id(home, "project", project)})
+    of_project = {"project_id": whole_id(home, "project", project)}
+    workspaces = pages(home, "workspace_list", "workspaces", of_project)
     if output is Format.json:
-        print_json(found)
+        print_json({"workspaces": workspaces})
         return
     print_table(
         ("ID", "DEFAULT", "CREATED", "LAST SESSION", "EXTERNAL ID", "SOURCE"),
@@ -49,7 +51,7 @@ def list_workspaces(project: Project, home: Home = None, output: Output = Format
                 each["external_id"],
                 each["source"],
             )
-            for each in found["workspaces"]
+            for each in workspaces
         ],
     )
 
@@ -68,7 +70,7 @@ def delete(
 ) -> None:
     """Delete a workspace and its files; refused for the default one and while sessions use it."""
     project_id = whole_id(home, "project", project)
-    there = _call(home, "workspace_list", {"project_id": project_id})["workspaces"]
+    there = pages(home, "workspace_list", "workspaces", {"project_id": project_id})
     workspace_id = fitting("workspace", workspace, (each["id"] for each in there))
     done = _call(
         home,

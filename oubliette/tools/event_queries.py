@@ -164,13 +164,7 @@ def listing_facts(
     return {
         session_id: (
             queries.bounds(connection, session_id)[1],
-            [
-                row[0]
-                for row in connection.execute(
-                    "SELECT id FROM sessions WHERE parent_session_id = ? ORDER BY id",
-                    (session_id,),
-                )
-            ],
+            queries.child_ids(connection, session_id),
         )
         for session_id in session_ids
     }

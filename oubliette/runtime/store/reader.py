@@ -205,6 +205,7 @@ class Reader:
     session_ids = _read(queries.session_ids)
     workspace = _read(queries.workspace)
     workspaces = _read(queries.workspaces)
+    workspace_page = _read(queries.workspace_page)
     containers = _read(queries.containers)
 
     session = _read(queries.session)

@@ -26,7 +26,7 @@ from oubliette.tools.auth import scopes
 from oubliette.tools.auth.last_uses import LastUses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from oubliette.clock import Clock
     from oubliette.runtime.store.operations import Commit
@@ -313,15 +313,16 @@ class ApiKeys:
 
     def listing(self) -> list[Token]:
         """Return all tokens, oldest first, with their last use if it is known."""
-        tokens: list[Token] = []
-        for _, token in sorted(self._tokens.items()):
-            used = self._uses.of(token.id)
-            if used is None:
-                tokens.append(token)
-                continue
-            used = max(token.last_used_at or 0.0, used)
-            tokens.append(msgspec.structs.replace(token, last_used_at=used))
-        return tokens
+        return list(self.listed_after(None))
+
+    def listed_after(self, after: str | None) -> Iterator[Token]:
+        """Yield those of `listing` behind the id `after`."""
+        for token_id in sorted(key for key in self._tokens if after is None or key > after):
+            token, used = self._tokens[token_id], self._uses.of(token_id)
+            if used is not None:
+                used = max(token.last_used_at or 0.0, used)
+                token = msgspec.structs.replace(token, last_used_at=used)
+            yield token
 
     def forget(self, token_id: str) -> None:
         """Forget a token whose record was purged with its session."""

@@ -65,10 +65,9 @@ async def session_get(
     waiting = await waiting_of(services, session)
     if any(wait.kind == "ended" for wait in waiting):  # it may have ended meanwhile
         session = await visible_session(services, context, params.session_id)
-    children = await services.reader.children(session.id)
-    last = await services.reader.last_index(session.id)
+    facts = await services.reader.run(listing_facts, [session.id])
     session = msgspec.structs.replace(session, model=model_of(services.config, session))
-    view = session_view(session, last, [child.id for child in children])
+    view = session_view(session, *facts[session.id])
     problem = await services.problem_of(session.project_id, session.workspace_id)
     return SessionDetail(**msgspec.structs.asdict(view), waiting=waiting, problem=problem)
 

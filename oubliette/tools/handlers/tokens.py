@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -10,7 +11,8 @@ from oubliette.errors import Forbidden
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
 from oubliette.tools.auth import scopes
-from oubliette.tools.handlers.projects import Nothing, visible_project
+from oubliette.tools.handlers.projects import visible_project
+from oubliette.tools.schema.response_size import fitting
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
@@ -72,10 +74,20 @@ class TokenView(Result, frozen=True, kw_only=True):
     users: tuple[str, ...]
 
 
+class TokenList(Params, frozen=True, kw_only=True):
+    """Parameters of `token_list`."""
+
+    limit: Annotated[field_types.PageSize, Meta(description="Maximum number to return.")] = 1000
+    cursor: Annotated[
+        field_types.Cursor | None, Meta(description="next_cursor of the previous page.")
+    ] = None
+
+
 class Tokens(Result, frozen=True, kw_only=True):
     """Result of `token_list`."""
 
     tokens: tuple[TokenView, ...]
+    next_cursor: str | None
 
 
 class TokenRevoke(Params, frozen=True, kw_only=True):
@@ -122,23 +134,23 @@ async def token_create(
     )
 
 
-@tool(Nothing, Tokens, scope="admin", unbound=True, read_only=True)
-async def token_list(services: ToolServices, context: CallContext, params: Nothing) -> Tokens:
+@tool(TokenList, Tokens, scope="admin", unbound=True, read_only=True)
+async def token_list(services: ToolServices, context: CallContext, params: TokenList) -> Tokens:
     """List API keys, oldest first, without their secrets; keys of ended sessions are omitted."""
-    del context, params
-    ended: set[str | None] = set()
+    del context
+    live: set[str] | None = None
     if services.nodes is not None:  # others may just have made or revoked some, or ended a session
         await services.keys.refresh()
-        live = {each.id for each in await services.reader.live_sessions()}
-        ended = {each.session_id for each in services.keys.listing()} - live - {None}
-    return Tokens(
-        tokens=tuple(
-            _view(each)
-            for each in services.keys.listing()
-            if (each.revoked_at is None or "http" in each.transports)
-            and each.session_id not in ended
-        )
+        live = await services.reader.live_session_ids()
+    shown = (
+        _view(each)
+        for each in services.keys.listed_after(params.cursor)
+        if (each.revoked_at is None or "http" in each.transports)
+        and (live is None or each.session_id is None or each.session_id in live)
     )
+    views, _, cut = fitting(itertools.islice(shown, params.limit))
+    more = cut or next(shown, None) is not None
+    return Tokens(tokens=tuple(views), next_cursor=views[-1].token_id if more else None)
 
 
 @tool(TokenRevoke, TokenRevoked, scope="admin", unbound=True, destructive=True)

@@ -11,6 +11,7 @@ from oubliette.errors import NotFound
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
 from oubliette.tools.handlers.projects import visible_project
+from oubliette.tools.schema.response_size import fitting
 from oubliette.tools.schema.views import WorkspaceView, workspace_view
 from oubliette.tools.spec import Result, tool
 
@@ -26,12 +27,17 @@ class WorkspaceList(Params, frozen=True, kw_only=True):
     """Parameters of `workspace_list`."""
 
     project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
+    limit: Annotated[field_types.PageSize, Meta(description="Maximum number to return.")] = 1000
+    cursor: Annotated[
+        field_types.Cursor | None, Meta(description="next_cursor of the previous page.")
+    ] = None
 
 
 class Workspaces(Result, frozen=True, kw_only=True):
     """Result of `workspace_list`."""
 
     workspaces: tuple[WorkspaceView, ...]
+    next_cursor: str | None
 
 
 class WorkspaceOne(Params, frozen=True, kw_only=True):
@@ -55,8 +61,11 @@ async def workspace_list(
 ) -> Workspaces:
     """List the workspaces of a project, oldest first."""
     project = await visible_project(services, context, params.project_id)
-    found = await services.reader.workspaces(project.id)
-    return Workspaces(workspaces=tuple(workspace_view(each) for each in found))
+    page = await services.reader.workspace_page(project.id, params.limit, params.cursor)
+    views, _, cut = fitting(workspace_view(each) for each in page.records)
+    return Workspaces(
+        workspaces=tuple(views), next_cursor=views[-1].id if cut else page.next_cursor
+    )
 
 
 @tool(WorkspaceOne, WorkspaceDeleted, scope="write", destructive=True, home="needed")

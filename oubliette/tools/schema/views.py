@@ -134,7 +134,9 @@ class SessionView(Result, frozen=True, kw_only=True):
     final_response: str | None
     last_index: Annotated[int, Meta(description="Index of its last event, -1 if none.")]
     parent_session_id: str | None
-    child_session_ids: tuple[str, ...]
+    child_session_ids: Annotated[
+        tuple[str, ...], Meta(description="Oldest first; of more than 1000, the newest 1000.")
+    ]
     exploration_id: str
     depth: int
     caller_id: str | None

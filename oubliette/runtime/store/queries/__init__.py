@@ -35,9 +35,11 @@ from oubliette.runtime.store.queries.project_parts import (
     projects,
     projects_with_containers,
     workspace,
+    workspace_page,
     workspaces,
 )
 from oubliette.runtime.store.queries.session_turns import (
+    child_ids,
     children,
     count_live_sessions,
     ended_sessions,
@@ -61,6 +63,7 @@ __all__ = (
     "Page",
     "bounds",
     "caller_events",
+    "child_ids",
     "children",
     "committed_events",
     "containers",
@@ -99,5 +102,6 @@ __all__ = (
     "turns",
     "with_tools",
     "workspace",
+    "workspace_page",
     "workspaces",
 )

@@ -60,6 +60,20 @@ def workspaces(connection: StoreConnection, project_id: str) -> list[Workspace]:
     return records(Workspace, connection.execute(sql, (project_id,)))
 
 
+def workspace_page(
+    connection: StoreConnection, project_id: str, limit: int = 100, cursor: str | None = None
+) -> Page:
+    """Return one page of `workspaces`; the cursor is an id."""
+    after = workspace(connection, cursor) if cursor is not None else None
+    rows = connection.execute(
+        "SELECT data FROM workspaces WHERE project_id = ? AND deleted_at IS NULL"
+        " AND (created_at, id) > (?, ?) ORDER BY created_at, id LIMIT ?",
+        (project_id, after.created_at if after else -1.0, after.id if after else "", limit + 1),
+    ).fetchall()
+    found = records(Workspace, rows[:limit])
+    return Page(found, found[-1].id if len(rows) > limit else None)
+
+
 def containers(connection: StoreConnection, project_id: str | None = None) -> list[Container]:
     """Return all containers that were not removed yet, or those of one project."""
     sql = "SELECT data FROM containers WHERE ?1 IS NULL OR project_id = ?1 ORDER BY id"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ALIVE: Final = " INDEXED BY sessions_live"
 """Hint where SQLite would walk all stored sessions of a workspace or project, to find few."""
+MAX_CHILDREN: Final = 1000
+"""Children of one session that are named: some have tens of thousands."""
 
 
 def session(connection: StoreConnection, session_id: str) -> Session | None:
@@ -134,6 +136,15 @@ def children(connection: StoreConnection, session_id: str) -> list[Session]:
     """Return the session's direct children, oldest first."""
     sql = "SELECT data FROM sessions WHERE parent_session_id = ? ORDER BY id"
     return records(Session, connection.execute(sql, (session_id,)))
+
+
+def child_ids(connection: StoreConnection, session_id: str, limit: int = MAX_CHILDREN) -> list[str]:
+    """Return the ids of the session's direct children, oldest first; of more, the newest."""
+    rows = connection.execute(
+        "SELECT id FROM sessions WHERE parent_session_id = ? ORDER BY id DESC LIMIT ?",
+        (session_id, limit),
+    ).fetchall()
+    return [row[0] for row in reversed(rows)]
 
 
 def latest_session(

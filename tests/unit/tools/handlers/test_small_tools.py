@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from oubliette import ids
@@ -17,7 +18,8 @@ from oubliette.actors.messages import (
     EndSession,
     ReportCallProgress,
 )
-from oubliette.records import Container, Limits, Workspace
+from oubliette.records import Container, Limits, Token, Workspace
+from oubliette.runtime.store import queries
 from oubliette.runtime.store.operations import PutContainer, PutWorkspace
 
 if TYPE_CHECKING:
@@ -140,6 +142,10 @@ async def test_workspaces_are_listed_and_deleted(bench: Bench) -> None:
         (True, None),
         (False, "u"),
     ]
+    first = await bench.do("workspace_list", project_id=project.id, limit=1)
+    assert (first["workspaces"], first["next_cursor"]) == (listed[:1], listed[0]["id"])
+    rest = await bench.do("workspace_list", project_id=project.id, cursor=first["next_cursor"])
+    assert (rest["workspaces"], rest["next_cursor"]) == (listed[1:], None)
     done = await bench.do("workspace_delete", project_id=project.id, workspace_id=made.id)
     assert done == {"workspace_id": made.id, "deleted": True}
 
@@ -245,7 +251,6 @@ async def test_many_sessions_are_cleaned_up_in_one_call(bench: Bench) -> None:
     from oubliette.runtime.store.operations import PutSession
 
     one = await bench.session(project, updated_at=1.0)
-    import msgspec
 
     copies = [
         PutSession(msgspec.structs.replace(one, id=ids.new_id(ids.SESSION))) for _ in range(1100)
@@ -271,6 +276,42 @@ async def test_a_token_is_shown_once_and_listed_without_its_secret(bench: Bench)
         made["principal"],
     )
     assert listed["expires_at"] == made["expires_at"]
+
+
+async def test_many_tokens_are_listed_in_pages_that_clients_take(bench: Bench) -> None:
+    for number in range(2500):
+        token = Token(
+            id=f"tok_{number:026}",
+            digest=bytes(32),
+            name="n" * 60,
+            scope="read",
+            principal=ids.new_id(ids.PRINCIPAL),
+            created_at=1.0,
+        )
+        bench.keys._tokens[token.id] = token  # noqa: SLF001 - each one stored would take long
+    seen: list[str] = []
+    cursor = None
+    while True:
+        result = await bench.call("token_list", {"cursor": cursor})
+        page = result.structured
+        wire = msgspec.json.encode({"structuredContent": page, "content": [{"text": result.text}]})
+        assert len(wire) < 1024 * 1024
+        seen += [token["token_id"] for token in page["tokens"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert seen == [f"tok_{number:026}" for number in range(2500)]
+
+
+async def test_of_many_children_the_newest_are_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries.child_ids, "__defaults__", (2,))
+    project = await bench.project()
+    parent = await bench.session(project)
+    children = [(await bench.session(project, parent=parent)).id for _ in range(3)]
+    shown = await bench.do("session_get", session_id=parent.id)
+    assert shown["child_session_ids"] == sorted(children)[1:]
 
 
 async def test_a_token_may_replace_another_of_its_owner(bench: Bench) -> None:

@@ -273,6 +273,10 @@ class Turn(Record, frozen=True):
     result: str | None = None
     context: str = ""
     """Text that the agent gets before the prompt: the conversation that a fork begins with."""
+    began_at: float | None = None
+    """Wall second in which it began to run; None: it has not, or under an earlier release."""
+    began_index: int | None = None
+    """Index of the session's next event then."""
 
 
 class Event(Record, frozen=True):

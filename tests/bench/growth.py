@@ -85,7 +85,15 @@ class Growth:
             operations.PutSession(self.session(LONG, status="running", process_id="p")),
             operations.PutSession(self.session(PARENT)),
             operations.PutTurn(
-                Turn(session_id=LONG, number=1, prompt="x", state="running", created_at=1.0)
+                Turn(
+                    session_id=LONG,
+                    number=1,
+                    prompt="x",
+                    state="running",
+                    created_at=1.0,
+                    began_at=1.0,
+                    began_index=0,
+                )
             ),
             operations.AppendEvents((self.event(LONG, "status"),)),
         )

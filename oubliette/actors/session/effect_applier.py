@@ -99,7 +99,10 @@ class EffectApplier:
         self._writer.change(**effect.fields)
 
     def _store_turn(self, effect: of.StoreTurn) -> None:
-        self._writer.put(PutTurn(effect.turn))
+        turn = effect.turn
+        if turn.state == "running" and turn.began_index is None:
+            turn = self._writer.begun(turn)
+        self._writer.put(PutTurn(turn))
 
     def _store(self, effect: of.Store) -> None:
         self._writer.put(effect.operation)

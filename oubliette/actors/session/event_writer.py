@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from oubliette import json_values
-from oubliette.records import CallerTool, Event, Session
+from oubliette.records import CallerTool, Event, Session, Turn
 from oubliette.runtime.store.operations import AppendEvents, Op, PutSession
 
 if TYPE_CHECKING:
@@ -117,6 +117,10 @@ class EventWriter:
         self.log_bytes += weight
         self._wake()
         return event
+
+    def begun(self, turn: Turn) -> Turn:
+        """Return the turn as one that begins here."""
+        return msgspec.structs.replace(turn, began_at=self._now(), began_index=self._next)
 
     def put(self, *ops: Op) -> None:
         """Add operations to the same transaction."""

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 MAX_ANCESTORS: Final = 100
 _CALLED: Final = "tool_call"
-_RETURNED: Final = "tool_result"
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,8 +84,8 @@ def stored(
         tail=tuple(tail),
         turns=turns,
         seen=seen,
-        open_tools=_open_tools(connection, session_id) if running else {},
-        turn_since=_last_status(connection, session_id) if running else None,
+        open_tools=_open_tools(connection, running) if running else {},
+        turn_since=_began(connection, running) if running else None,
         ancestry=ancestry,
         root=root,
         requests=tuple(queries.recent_requests(connection, session_id, settled_since)),
@@ -111,24 +110,35 @@ def _ancestry(connection: StoreConnection, session: Session) -> tuple[tuple[str,
     return tuple(ids), root
 
 
-def _last_status(connection: StoreConnection, session_id: str) -> float | None:
-    """Return when the status changed last: for a running session, when its turn began."""
+def _began(connection: StoreConnection, turn: Turn) -> float | None:
+    """Return when the turn began; if an earlier release began it, when the status changed last."""
+    if turn.began_at is not None:
+        return turn.began_at
     row = connection.execute(
         "SELECT ts FROM events INDEXED BY events_by_session WHERE session_id = ?"
         " AND type = 'status' ORDER BY idx DESC LIMIT 1",
-        (session_id,),
+        (turn.session_id,),
     ).fetchone()
     return None if row is None else float(row[0])
 
 
-def _open_tools(connection: StoreConnection, session_id: str) -> dict[str, tuple[str, float]]:
-    """Return the tool calls since the last turn's end that have no result."""
+def _open_tools(connection: StoreConnection, turn: Turn) -> dict[str, tuple[str, float]]:
+    """Return the tool calls since the turn began that have no result.
+
+    If an earlier release began it, those since the last turn's end.
+    """
+    began = turn.began_index
+    if began is None:
+        row = connection.execute(
+            "SELECT idx FROM events INDEXED BY events_by_session WHERE session_id = ?"
+            " AND type = 'completion' ORDER BY idx DESC LIMIT 1",
+            (turn.session_id,),
+        ).fetchone()
+        began = row[0] + 1 if row else 0
     rows = connection.execute(
-        "SELECT type, data, ts FROM events INDEXED BY events_by_session WHERE session_id = ?1"
-        " AND idx > coalesce((SELECT idx FROM events INDEXED BY events_by_session"
-        " WHERE session_id = ?1 AND type = 'completion' ORDER BY idx DESC LIMIT 1), -1)"
-        " AND type IN (?2, ?3) ORDER BY idx",
-        (session_id, _CALLED, _RETURNED),
+        "SELECT type, data, ts FROM events INDEXED BY events_of_tools WHERE session_id = ?"
+        " AND idx >= ? AND type IN ('tool_call', 'tool_result') ORDER BY idx",
+        (turn.session_id, began),
     )
     found: dict[str, tuple[str, float]] = {}
     for kind, data, ts in rows.fetchall():

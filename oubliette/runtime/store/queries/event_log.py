@@ -258,13 +258,18 @@ def last_seq(connection: StoreConnection) -> int:
 
 def last_source(connection: StoreConnection, session_id: str, process_id: str) -> tuple[int, int]:
     """Return (offset, ordinal) of the newest event of that process; (-1, -1) if none."""
-    # In the order of the log, as text would sort 9 above 10; ';' follows ':'.
+    of_process = session_id, f"{process_id}:", f"{process_id};"  # ';' follows ':'
+    known = connection.execute(
+        "SELECT 1 FROM events WHERE session_id = ? AND source >= ? AND source < ? LIMIT 1",
+        of_process,
+    ).fetchone()
+    if known is None:  # no walk through the whole log for a process that has said nothing
+        return -1, -1
+    # In the order of the log, as text would sort 9 above 10.
     row = connection.execute(
         "SELECT source FROM events INDEXED BY events_by_session WHERE session_id = ?"
         " AND source >= ? AND source < ? ORDER BY idx DESC LIMIT 1",
-        (session_id, f"{process_id}:", f"{process_id};"),
+        of_process,
     ).fetchone()
-    if row is None:
-        return -1, -1
     offset, _, ordinal = row[0].removeprefix(f"{process_id}:").partition(":")
     return int(offset), int(ordinal)

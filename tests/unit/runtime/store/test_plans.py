@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from oubliette.actors.session import recovery
 from oubliette.runtime.store import Database, operations, queries
 from oubliette.runtime.store.execute import perform
 from oubliette.tools.event_queries import tree_log
@@ -146,6 +147,28 @@ def test_a_read_that_finds_little_takes_as_long_however_much_is_stored(
     spoken = [event(0, each.id) for each in done] + [event(2 + n) for n in range(STORED)]
     perform(connection, (operations.AppendEvents(tuple(spoken)),))
     assert steps(connection, lambda: query(connection, *arguments)) <= few + 5
+
+
+def test_recovering_a_session_takes_as_long_however_long_its_turn_is(connection):
+    def recover():
+        return recovery.stored(connection, "s1", 10, 0.0)
+
+    call = event(2, type="tool_call", data={"call_id": "c", "tool": "bash"}, ts=7.0)
+    running = samples.session(process_id="silent")
+    turn = samples.turn(state="running", began_at=5.0, began_index=2)
+    perform(
+        connection,
+        (
+            operations.PutSession(running),
+            operations.PutTurn(turn),
+            operations.AppendEvents((call,)),
+        ),
+    )
+    few = steps(connection, recover)
+    spoken = tuple(event(3 + n) for n in range(STORED))
+    perform(connection, (operations.AppendEvents(spoken),))
+    assert steps(connection, recover) <= few + 5
+    assert (recover().open_tools, recover().turn_since) == ({"c": ("bash", 7.0)}, 5.0)
 
 
 @pytest.mark.parametrize("operation", WRITES, ids=lambda op: type(op).__name__)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import pytest
 
 from oubliette.actors.session import recovery
+from oubliette.runtime.files import leftovers
 from oubliette.runtime.store import Database, operations, queries
 from oubliette.runtime.store.execute import perform
-from oubliette.tools.event_queries import tree_log
+from oubliette.tools.event_queries import event_piece, listing_facts, tree_log
 from tests.unit.runtime.store import samples
 from tests.unit.runtime.store.samples import event
 
@@ -30,6 +32,16 @@ READS = [
     (queries.ended_sessions, (5.0,)),
     (tree_log, ("s1", 0, 10, 1000)),
     (queries.count_live_sessions, ("proj_1",)),
+    (queries.live_session_ids, ()),
+    (queries.child_ids, ("s1",)),
+    (queries.with_tools, (samples.session(),)),
+    (queries.bounds, ("s1",)),
+    (queries.sessions, ("proj_1",)),
+    (queries.sessions, (None, None, "expl_1")),
+    (listing_facts, (["s1"],)),
+    (event_piece, ("s1", 0, 0, 10)),
+    (recovery.stored, ("s1", 10, 0.0)),
+    (leftovers.without_sessions, ([leftovers.Found(Path("x"), "s1")],)),
     (queries.latest_session, ("w1", "prin_1")),
     (queries.turns, ("s1", ["queued"])),
     (queries.turn_of_call, ("s0/1",)),
@@ -39,6 +51,7 @@ READS = [
     (queries.idempotency, ("prin_1", "session_spawn", "k")),
     (queries.project_named, ("A",)),
     (queries.workspaces, ("proj_1",)),
+    (queries.workspace_page, ("proj_1", 10, "w1")),
 ]
 WRITES = [
     operations.AppendEvents((event(0, source="p:1:0"), event(1))),

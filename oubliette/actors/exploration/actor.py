@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.exploration.limits import exceeded, limit_sources, resolve_limits
 from oubliette.actors.exploration.messages import GetUsage, Reserve, Unreserve
-from oubliette.actors.session import lifecycle
 from oubliette.actors.session.messages import (
     AgentBlocked,
     AgentBusy,
@@ -30,16 +29,15 @@ from oubliette.actors.store.actor import Transact
 from oubliette.actors.store.outages import once_back
 from oubliette.kit import Actor, ActorError, Message, handles
 from oubliette.kit.retry import ask_with_retry
+from oubliette.records import TERMINAL
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.operations import PutMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.messages import LimitAction
     from oubliette.kit import Ref
-    from oubliette.records import Limits, Session
+    from oubliette.records import Limits
     from oubliette.runtime.store.connection import StoreConnection
 
 WARN_AT: Final = 0.8  # share of a limit
@@ -80,7 +78,7 @@ class ExplorationActor(Actor):
             self._cost[session.id] = session.cost_usd
             self._began = min(self._began, session.created_at)
             self._roots[session.id] = self._root_of(session.id, session.root_session_id)
-            if lifecycle.live(session):
+            if session.status not in TERMINAL:
                 self._lives[session.id] = 1
             if session.status in {"created", "running"}:
                 self._working |= {session.id}
@@ -96,10 +94,10 @@ class ExplorationActor(Actor):
             self._began = float(reset_at)
         self._time_check(_TimeCheck())
 
-    def _stored(self, connection: StoreConnection) -> tuple[Sequence[Session], str | None]:
+    def _stored(self, connection: StoreConnection) -> tuple[list[queries.TreeMember], str | None]:
         """Return the sessions of this tree, and when its clock was reset, if it was."""
-        page = queries.sessions(connection, exploration_id=self._id, limit=100_000)
-        return page.records, queries.meta(connection, self._key)
+        members = queries.tree_members(connection, self._id)
+        return members, queries.meta(connection, self._key)
 
     def _end_unless_live(self) -> None:
         """Stop once the tree is over; a later ask reaches a successor (see `ask_with_retry`)."""

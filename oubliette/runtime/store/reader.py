@@ -212,6 +212,7 @@ class Reader:
     with_tools = _read(queries.with_tools)
     sessions = _read(queries.sessions)
     live_sessions = _read(queries.live_sessions)
+    tree_members = _read(queries.tree_members)
     live_session_ids = _read(queries.live_session_ids)
     count_live_sessions = _read(queries.count_live_sessions)
     ended_sessions = _read(queries.ended_sessions)

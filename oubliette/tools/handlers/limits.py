@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
-_PAGE = 1000
-
 
 class ConfigLimits(Params, frozen=True, kw_only=True):
     """Parameters of `config_limits`."""
@@ -89,23 +87,16 @@ async def config_limits(
 
 
 async def _of_session(services: ToolServices, project: Project, session: Session) -> LimitsResult:
-    tree: list[Session] = []
-    cursor: str | None = None
-    while True:
-        page = await services.reader.sessions(
-            None, None, session.exploration_id, limit=_PAGE, cursor=cursor
-        )
-        tree.extend(page.records)
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    root = next((each for each in tree if each.parent_session_id is None), session)
+    tree = await services.reader.tree_members(session.exploration_id)
+    began = next((each.created_at for each in tree if each.parent_session_id is None), None)
+    if began is None:
+        began = session.created_at
     used: dict[str, int | float] = {
         "max_depth": session.depth,
         "max_agents": len(tree),
         "max_agents_at_once": sum(each.status not in TERMINAL for each in tree),
         "max_cost_usd": sum(each.cost_usd for each in tree),
-        "max_wall_seconds": max(0.0, services.clock.time() - root.created_at),
+        "max_wall_seconds": max(0.0, services.clock.time() - began),
     }
     limits = await _per_project(services, project)
     given = session.tree_limits

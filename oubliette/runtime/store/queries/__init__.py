@@ -39,6 +39,7 @@ from oubliette.runtime.store.queries.project_parts import (
     workspaces,
 )
 from oubliette.runtime.store.queries.session_turns import (
+    TreeMember,
     child_ids,
     children,
     count_live_sessions,
@@ -49,6 +50,7 @@ from oubliette.runtime.store.queries.session_turns import (
     session,
     session_ids,
     sessions,
+    tree_members,
     turn,
     turn_of_call,
     turns,
@@ -61,6 +63,7 @@ __all__ = (
     "CommitSlice",
     "LogSlice",
     "Page",
+    "TreeMember",
     "bounds",
     "caller_events",
     "child_ids",
@@ -97,6 +100,7 @@ __all__ = (
     "sessions",
     "token",
     "tokens",
+    "tree_members",
     "turn",
     "turn_of_call",
     "turns",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oubliette.records import TERMINAL, CallerTool, Session, Turn
+from oubliette.records import TERMINAL, CallerTool, Record, Session, SessionStatus, Turn
 from oubliette.runtime.store.codec import decode
 from oubliette.runtime.store.queries.paging import Page, listing, one, records
 
@@ -71,6 +71,28 @@ def sessions(
         cursor=cursor,
         newest_first=newest_first,
     )
+
+
+class TreeMember(Record, frozen=True):
+    """What the limits of a tree count of one of its sessions; the rest is not decoded."""
+
+    id: str
+    principal: str
+    status: SessionStatus
+    created_at: float
+    depth: int = 0
+    parent_session_id: str | None = None
+    root_session_id: str = ""
+    caller_id: str | None = None
+    cost_usd: float = 0.0
+
+
+def tree_members(connection: StoreConnection, exploration_id: str) -> list[TreeMember]:
+    """Return all sessions of a tree, oldest first."""
+    rows = connection.execute(
+        "SELECT data FROM sessions WHERE exploration_id = ? ORDER BY id", (exploration_id,)
+    )
+    return records(TreeMember, rows)
 
 
 def live_sessions(

@@ -39,6 +39,7 @@ READS = [
     (queries.sessions, ("proj_1",)),
     (queries.sessions, (None, None, "expl_1")),
     (listing_facts, (["s1"],)),
+    (queries.tree_members, ("expl_1",)),
     (event_piece, ("s1", 0, 0, 10)),
     (recovery.stored, ("s1", 10, 0.0)),
     (leftovers.without_sessions, ([leftovers.Found(Path("x"), "s1")],)),

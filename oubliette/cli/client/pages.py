@@ -15,7 +15,9 @@ def pages(
     found: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
-        page = HomeServer(find_home(home)).call(tool, {**arguments, "cursor": cursor}, 60.0)
+        page = HomeServer(find_home(home)).call(
+            tool, {**arguments, "cursor": cursor}, 60.0, whole=name
+        )
         found.extend(page[name])
         cursor = page["next_cursor"]
         if cursor is None:

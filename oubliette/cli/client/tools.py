@@ -71,8 +71,12 @@ class HomeServer:
         timeout: float = CALL_SECONDS,
         *,
         on_progress: ProgressCallback | None = None,
+        whole: str | None = None,
     ) -> dict[str, Any]:
         """Call a tool. See `ToolServer.call`.
+
+        Of a listing, `whole` is the name of its entries: where no server runs, all of them are
+        read at once, and no `next_cursor` is left.
 
         A read that waits for news (`wait_seconds`) needs a server, as writing does.
 
@@ -86,7 +90,7 @@ class HomeServer:
         home, told = self._home, given(arguments)
         try:
             if tool in READS and not told.get("wait_seconds"):
-                return _read(home, tool, told, timeout)
+                return _read(home, tool, told, timeout, whole)
             return _when_it_runs(
                 home, tool, told, timeout, without=tool in WRITES, on_progress=on_progress
             )
@@ -99,7 +103,9 @@ class HomeServer:
             ) from error
 
 
-def _read(home: Path, tool: str, told: dict[str, Any], timeout: float) -> dict[str, Any]:
+def _read(
+    home: Path, tool: str, told: dict[str, Any], timeout: float, whole: str | None
+) -> dict[str, Any]:
     try:
         with ControlClient(home) as client:
             if client.answers(PROMPT_SECONDS):
@@ -111,7 +117,7 @@ def _read(home: Path, tool: str, told: dict[str, Any], timeout: float) -> dict[s
 
         _quiet()
         try:
-            return read_offline(home, tool, told)
+            return read_offline(home, tool, told, whole)
         except OutOfDate:
             pass
     # Nothing to read yet: only the lock's holder makes the database.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from oubliette.actors.session_registry import SessionRegistry, SessionTable
+from oubliette.actors.start_pace import StartPace
 from oubliette.errors import NotFound
 from oubliette.ids import shown
 
@@ -131,6 +132,8 @@ class ActorContext:
         default_factory=lambda: SessionRegistry(SessionTable())
     )
     """Read-only view of what the SessionRegistryActor owns."""
+    start_pace: StartPace = field(default_factory=StartPace)
+    """Lets agents that come back with a server start a few at a time."""
 
     async def projects_here(self) -> frozenset[str] | None:
         """Return the projects that have their home on this server; None: all."""

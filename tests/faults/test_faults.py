@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import signal
+import sqlite3
 import time
 
 import pytest
 
 from oubliette.runtime.containers.process import procfs
+from oubliette.runtime.files.home import DATABASE
 from oubliette.testing.server import ServerProcess
 from tests.callers import HttpCaller, ToolFailed
 from tests.faults.here import Here
@@ -49,6 +52,43 @@ async def test_a_container_that_is_killed_is_told_to_both_sides_within_two_secon
         answer = await caller.call("session_message", session_id=idle, message="recall colour")
         assert answer["resumed"]
         assert (await caller.turns_done(idle))["final_response"] == "green"
+        check_nothing_left(server)
+
+
+async def test_agents_of_sessions_without_a_turn_come_back_with_their_next_message(server):
+    """However the record of the session was left, nothing starts for it with the server."""
+    await server.start()
+    async with Here(server) as caller:
+        idle = {
+            name: await caller.spawn("remember colour green")
+            for name in ("as it is", "without a process", "created", "neither")
+        }
+        for session in idle.values():
+            await caller.turns_done(session)
+        (host,) = server.containers().values()
+        await server.kill()
+        procfs.send_signal(host, signal.SIGKILL)
+        with contextlib.closing(sqlite3.connect(server.home / DATABASE)) as store, store:
+            for change, names in (
+                ("'$.process_id', NULL", ("without a process", "neither")),
+                ("'$.status', 'created'", ("created", "neither")),
+            ):
+                store.executemany(
+                    f"UPDATE sessions SET data = json_set(data, {change}),"
+                    f" status = json_extract(json_set(data, {change}), '$.status') WHERE id = ?",
+                    [(idle[name],) for name in names],
+                )
+        await server.start()
+        await caller.listen(after=caller.next)
+        for name in ("as it is", "created"):
+            await caller.event("status", session_id=idle[name], status="failed")
+        for name in ("without a process", "neither"):
+            found = await caller.call("session_get", session_id=idle[name])
+            assert (found["status"], found["waiting"][0]["kind"]) == ("idle", "message")
+        assert server.containers() == {}
+        for session in idle.values():
+            await caller.call("session_message", session_id=session, message="recall colour")
+            assert (await caller.turns_done(session))["final_response"] == "green"
         check_nothing_left(server)
 
 

@@ -30,6 +30,7 @@ from oubliette.actors.session.messages import (
     WithdrawPrompt,
 )
 from oubliette.actors.snapshot_requests import SNAPSHOTS
+from oubliette.actors.start_pace import HELD_SECONDS
 from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.incontainer import wire
 from oubliette.kit import Actor, Message, handles
@@ -41,6 +42,7 @@ from oubliette.runtime.guest.errors import GuestRefused, LinkClosed
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import UnitRefs
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.start_pace import StartPlace
     from oubliette.kit import Ref
     from oubliette.records import Session
     from oubliette.runtime.guest.control_link import ControlLink
@@ -78,6 +80,10 @@ class _KillOverdue(Message):
     pass
 
 
+class _PlaceOver(Message):
+    """Time to let others start, even if this agent has not come to its first output."""
+
+
 class AgentProcessActor(Actor):
     """Owner of one agent's process: of its start, its streams and its end."""
 
@@ -92,6 +98,8 @@ class AgentProcessActor(Actor):
         offset: int,
         *,
         turns_done: int,
+        has_turn: bool,
+        paced: bool,
         api_key: str | None,
     ) -> None:
         super().__init__()
@@ -128,6 +136,9 @@ class AgentProcessActor(Actor):
         self._refusals = Failures(_REFUSED)
         self._ending = False
         self._end_sent = False
+        self._has_turn = has_turn
+        self._paced = paced
+        self._place: StartPlace | None = None
 
     async def on_start(self) -> None:
         """Begin in the background; the outcome comes as messages."""
@@ -145,6 +156,7 @@ class AgentProcessActor(Actor):
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Close the stream. The process runs on unless EndAgent ended it."""
         del reason, error
+        self._give_place_back()
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
@@ -152,10 +164,16 @@ class AgentProcessActor(Actor):
             await self._kill()
 
     async def _serve(self) -> AgentGone:
-        fresh = self._process.process_id is None or self._record.status == "created"
+        # Without a turn, none that is lost is started again: that is left to the next message.
+        fresh = self._process.process_id is None or (
+            self._record.status == "created" and self._has_turn
+        )
         context, agent = self._context, self._record.agent
         need = need_of(context.config, agent, context.agents.get(agent))
         if fresh:
+            if self._paced:
+                self._place = await context.start_pace.take()
+                self.after(HELD_SECONDS, _PlaceOver())
             await self._process.acquire(self._unit.container, need)
         else:
             lease = Acquire(session_id=self._record.id, start=False, memory_mb=need)
@@ -325,8 +343,17 @@ class AgentProcessActor(Actor):
 
     @handles(AckOutput)
     def _ack(self, message: AckOutput) -> None:
+        self._give_place_back()
         self._output.commit(message.out)
         self._acknowledge()
+
+    @handles(_PlaceOver)
+    def _place_over(self, _: _PlaceOver) -> None:
+        self._give_place_back()
+
+    def _give_place_back(self) -> None:
+        if self._place is not None:
+            self._place.give_back()
 
     def _acknowledge(self) -> None:
         link, process = self._guest.current, self._process.process_id

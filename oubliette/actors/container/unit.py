@@ -120,7 +120,7 @@ class SessionsActor(DynamicSupervisor):
         read = self._context.reader.live_sessions
         project_id, workspace_id = self._project_id, self._workspace_id
         for session in await once_back(lambda: read(project_id, workspace_id=workspace_id)):
-            await self._begin(session.id)
+            await self._begin(session.id, paced=True)
 
     @handles(StartSession)
     async def _start_session(self, message: StartSession) -> None:
@@ -137,8 +137,8 @@ class SessionsActor(DynamicSupervisor):
         else:
             self._api_keys[message.session_id] = message.api_key
 
-    async def _begin(self, session_id: str) -> None:
-        memory = SessionMemory(self._api_keys.pop(session_id, None))
+    async def _begin(self, session_id: str, *, paced: bool = False) -> None:
+        memory = SessionMemory(self._api_keys.pop(session_id, None), paced=paced)
         name = self.ensure_child(
             ChildSpec(
                 name=session_id,

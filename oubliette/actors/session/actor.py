@@ -165,7 +165,10 @@ class SessionActor(Actor):
             self.writer.change(pairing_secret=new_pairing_secret())
         self.resources.open_link(self.writer.record)
         if not self._recover_end():
-            self._run_agent()
+            if self.state.quiet and record.process_id is None:
+                self._apply(self.state.rest(record.status))
+            else:
+                self._run_agent()
         self.after(self.context.config.sessions.idle_timeout_seconds, IdleCheck())
 
     def _build(self, stored: recovery.StoredSession) -> None:
@@ -229,6 +232,7 @@ class SessionActor(Actor):
                 ending_since=self.requested_end.since,
                 stopping=self.stopping,
                 quiet=self.state.quiet,
+                rests=not self.process.wanted_before,
                 active_at=self.clock.time() - self.idle.since(self.clock.monotonic()),
             )
         )
@@ -295,6 +299,8 @@ class SessionActor(Actor):
             )
         )
         self.active()
+        if not self.process.wanted_before:
+            self._run_agent()
         self._begin_turn()
 
     @property

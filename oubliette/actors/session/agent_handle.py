@@ -55,9 +55,15 @@ class AgentHandle:
         """The actor of the agent's process, if there is one."""
         return self._ref if self._ref is not None and self._ref.is_alive() else None
 
+    @property
+    def wanted_before(self) -> bool:
+        """Whether this actor has started the agent, or attached to it, before."""
+        return self._ref is not None
+
     def start(self, record: Session, state: SessionActorState) -> None:
         """Start the agent's process, or attach to it again, reading from where the log ends."""
         session = self._session
+        paced, self._memory.paced = self._memory.paced, False
         state.agent_detached()
         self.starting_since = session.clock.time()
         self._ref = session.spawn(
@@ -68,6 +74,8 @@ class AgentHandle:
             record,
             max(state.seen[0], 0),
             turns_done=state.turns_done,
+            has_turn=not state.quiet,
+            paced=paced,
             api_key=self._memory.api_key,
             name=f"{session.name}/agent",
         )

@@ -18,6 +18,8 @@ class SessionMemory:
 
     api_key: str | None = None
     """Key for the environment of its agent; never stored."""
+    paced: bool = False
+    """Whether a server that has started brings it back, among others: its agent starts in turn."""
     crashes: list[float] = field(default_factory=list[float])
     """Monotonic seconds of the actor's latest failures."""
 

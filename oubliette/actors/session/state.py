@@ -156,6 +156,10 @@ class SessionActorState:
             AfterCommit(SendPrompt(turn)),
         )
 
+    def rest(self, status: SessionStatus) -> Effects:
+        """Wait for a message without an agent, which starts with it."""
+        return _status(lifecycle.after(status, "ready")) if status == "created" else ()
+
     def complete(
         self, outcome: str, text: str | None, source: str | None, status: SessionStatus
     ) -> Effects:

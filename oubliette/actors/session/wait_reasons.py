@@ -40,6 +40,8 @@ class WaitingSession(NamedTuple):
     """Whether it accepts nothing new."""
     quiet: bool
     """Whether no turn runs and none waits."""
+    rests: bool
+    """Whether its agent starts with the next message."""
     active_at: float
     """Second of its last activity."""
 
@@ -49,6 +51,8 @@ def waits_of(session: WaitingSession) -> SessionWaits:
     found = [*_whole(session), *session.permissions.waits(), *session.link.waits()]
     if session.stopping:
         found.append(_end(session))
+    elif session.rests:
+        found.append(_message(session))
     elif not session.given.attached:
         found.append(_container(session))
         return SessionWaits(

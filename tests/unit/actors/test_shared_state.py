@@ -70,7 +70,7 @@ CONTEXT = {
     "store", "session_registry",
     # ports, whose state belongs to the adapter behind them
     "clock", "reader", "folders", "runtime", "agents", "missing_agents", "agent_tools", "keys",
-    "caller_board", "claims", "copies", "homes",
+    "caller_board", "claims", "copies", "homes", "start_pace",
 }  # fmt: skip
 
 

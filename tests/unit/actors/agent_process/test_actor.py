@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +23,7 @@ from oubliette.actors.session.messages import (
     StdinFrame,
     WithdrawPrompt,
 )
+from oubliette.actors.start_pace import HELD_SECONDS, StartPace
 from oubliette.runtime.agents.memory import need_of
 from oubliette.runtime.guest.control_link import ControlLink
 
@@ -56,7 +59,7 @@ class Scene:
         """Megabytes that the agent is counted with."""
         return need_of(self.world.config, "scripted", self.world.context.agents["scripted"])
 
-    def begin(self, offset: int = 0, api_key: str | None = None) -> None:
+    def begin(self, offset: int = 0, api_key: str | None = None, *, paced: bool = False) -> None:
         self.world.system.spawn(
             AgentProcessActor,
             self.world.context,
@@ -65,6 +68,8 @@ class Scene:
             self.record,
             offset,
             turns_done=0,
+            has_turn=True,
+            paced=paced,
             api_key=api_key,
             name="agent",
         )
@@ -117,6 +122,36 @@ async def test_it_takes_the_container_and_starts_the_agent_that_the_log_knows_of
     assert scene.told.index(starting) < scene.told.index(scene.of(AgentStartProgress)[0])
     (attached,) = scene.of(AgentAttached)
     assert (attached.started, attached.stdin_accepted) == (True, 0)
+
+
+async def test_agents_that_come_back_with_a_server_start_a_few_at_a_time(scene: Scene) -> None:
+    """One that says nothing gives its place to the next after a while."""
+    pace = StartPace(1)
+    scene.world.context = dataclasses.replace(scene.world.context, start_pace=pace)
+    before = await pace.take()
+    scene.begin(paced=True)
+    await scene.world.settle()
+    assert not scene.of(AgentStarting)
+    before.give_back()
+    process = await scene.attached()
+    after = asyncio.ensure_future(pace.take())
+    await scene.world.settle()
+    assert not after.done()
+    process.say(type="message", turn=1, text="one")
+    await scene.world.until(scene.said)
+    scene.ref.tell(AckOutput(out=len(process.output)))
+    await after
+
+
+async def test_an_agent_that_hangs_at_its_start_keeps_no_other_from_its_own(scene: Scene) -> None:
+    pace = StartPace(1)
+    scene.world.context = dataclasses.replace(scene.world.context, start_pace=pace)
+    scene.begin(paced=True)
+    await scene.attached()
+    after = asyncio.ensure_future(pace.take())
+    await scene.world.settle()
+    scene.world.clock.advance(HELD_SECONDS)
+    await after
 
 
 async def test_frames_reach_the_agent_in_its_own_words_and_in_order(scene: Scene) -> None:

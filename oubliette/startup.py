@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from oubliette.actors.callers_served import CallersServed
 from oubliette.actors.container.remains import remove_orphans
 from oubliette.actors.context import ActorContext
 from oubliette.actors.instance_start import identify
@@ -282,7 +283,6 @@ class Startup:
             home=self.home,
             instance=self._instance,
             epoch=self._epoch,
-            started=self.clock.monotonic(),
             store=self._store,
             reader=self._reader,
             folders=self._folders,
@@ -298,6 +298,7 @@ class Startup:
             caller_board=None if self.node is None else self.node.callers,
             agent_tools=AgentToolEndpoint(self.services),
             session_registry=SessionRegistry(self._sessions),
+            callers_served=CallersServed(),
         )
         async with starting("containers"):
             self._begun = time.time()  # of the file system
@@ -351,9 +352,11 @@ class Startup:
         if self.http:
             self.services.listen = self.front.listening
             self.services.port_address = self.front.port_address
-            front = self.system.spawn(FrontActor, self.front, name="front")
+            front = self.system.spawn(FrontActor, self.front, self._callers_served, name="front")
             self.url = await front.ask(GetUrl())
             self._stack.push_async_callback(self.system.ref("front").stop, FRONT_SECONDS)
+        else:
+            self._callers_served()
         if self.node is not None:
             await self.node.serve(self.url)
         status = {"pid": os.getpid(), "url": self.url, "version": __version__}
@@ -362,6 +365,9 @@ class Startup:
         self._stack.push_async_callback(stopping, "control socket", control.aclose)
         clearance = Clearance(self._folders, self._reader, self._begun)
         self._stack.push_async_callback(stopping, "leftovers", clearance.aclose)
+
+    def _callers_served(self) -> None:
+        self.context.callers_served.begin(self.clock.monotonic())
 
     async def run(self) -> None:
         """Run all stages, in order."""

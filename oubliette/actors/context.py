@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from oubliette.actors.callers_served import CallersServed
 from oubliette.actors.session_registry import SessionRegistry, SessionTable
 from oubliette.actors.start_pace import StartPace
 from oubliette.errors import NotFound
@@ -113,8 +114,6 @@ class ActorContext:
     missing_agents: Mapping[str, Availability]
     """Agents that cannot be used here, and the reason."""
     zipapp: Path
-    started: float
-    """Monotonic second of this server's start."""
     runtime_base: Path
     """Folder for the folders of relay sockets."""
     agent_tools: AgentTools | None = None
@@ -132,6 +131,8 @@ class ActorContext:
         default_factory=lambda: SessionRegistry(SessionTable())
     )
     """Read-only view of what the SessionRegistryActor owns."""
+    callers_served: CallersServed = field(default_factory=lambda: CallersServed(0.0))
+    """From when on callers can be served; default: always."""
     start_pace: StartPace = field(default_factory=StartPace)
     """Lets agents that come back with a server start a few at a time."""
 

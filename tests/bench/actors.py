@@ -187,7 +187,7 @@ async def house() -> AsyncIterator[House]:
             services = ActorContext(
                 config=config, clock=clock, home=Path(folder), instance="i", epoch=1, store=store,
                 reader=reader, folders=nothing, runtime=runtime, agents={}, missing_agents={},
-                zipapp=Path(folder), started=clock.monotonic(), runtime_base=Path(folder),
+                zipapp=Path(folder), runtime_base=Path(folder),
                 session_registry=SessionRegistry(table),
             )  # fmt: skip
             host, guest = FakeHost(), GuestConnectionState()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.messages import (
@@ -29,6 +30,10 @@ class _DeadlinePassed(Message):
     pass
 
 
+class _CallersServed(Message):
+    """Callers can be served now, for the first time since the server's start."""
+
+
 class _StillAway(Message):
     """Time to report again that the call waits for the storage."""
 
@@ -49,7 +54,8 @@ class _CallerUnavailable(Message):
 class CallerRequestActor(Actor):
     """Waits for the first of: the caller's absence, the deadline, the end by the session itself.
 
-    A caller cannot answer while nothing can be stored: the call gets its whole time after that.
+    A caller cannot answer while nothing can be stored, nor before the server serves callers: the
+    call gets its whole time after that.
     """
 
     def __init__(
@@ -64,9 +70,21 @@ class CallerRequestActor(Actor):
         self._awaits_storage = False
 
     async def on_start(self) -> None:
+        """Begin, once the caller can be served."""
+        served = self._context.callers_served
+        if not math.isinf(served.since):
+            self._begin(max(0.0, self._request.deadline - self.clock.time()))
+            return
+        self.pipe_to_self(served.wait(), lambda _: _CallersServed(), lambda _: _CallersServed())
+
+    @handles(_CallersServed)
+    def _callers_served(self, _: _CallersServed) -> None:
+        if not self._settled:
+            self._begin(self._context.config.sessions.caller_tool_timeout_seconds)
+
+    def _begin(self, seconds: float) -> None:
         """Start the deadline and ask the caller's actor to watch its presence."""
-        left = max(0.0, self._request.deadline - self.clock.time())
-        self.after(left, _DeadlinePassed())
+        self.after(seconds, _DeadlinePassed())
         name = caller_actor_name(self._request.principal, self._request.caller_id)
         if self.system.lookup(name) is not None:
             self._track(name)
@@ -83,7 +101,7 @@ class CallerRequestActor(Actor):
     def _track(self, name: str) -> None:
         grace = self._context.config.callers.restart_grace_seconds
         if not self._adopted:
-            grace = max(0.0, self._context.started + grace - self.clock.monotonic())
+            grace = max(0.0, self._context.callers_served.since + grace - self.clock.monotonic())
         self.system.ref(name).tell(
             TrackRequest(
                 request_id=self._request.id,

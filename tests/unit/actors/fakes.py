@@ -234,7 +234,6 @@ class World:
             agents={"scripted": cast("Any", ScriptedRuntime())},
             missing_agents={},
             zipapp=zipapp,
-            started=clock.monotonic(),
             runtime_base=home,
             session_registry=SessionRegistry(self.sessions),
         )

@@ -65,12 +65,13 @@ OWN = {
 
 CONTEXT = {
     # values
-    "config", "home", "instance", "epoch", "zipapp", "started", "runtime_base",
+    "config", "home", "instance", "epoch", "zipapp", "runtime_base",
     # names of actors, and views
     "store", "session_registry",
     # ports, whose state belongs to the adapter behind them
     "clock", "reader", "folders", "runtime", "agents", "missing_agents", "agent_tools", "keys",
     "caller_board", "claims", "copies", "homes", "start_pace",
+    "callers_served",
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ class FakeFront:
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.load = asyncio.Event()
         self.taken = False
         """Its address is taken by somebody else."""
 
@@ -40,6 +41,9 @@ class FakeFront:
     async def stop(self) -> None:
         self.calls.append("stop")
 
+    async def loaded(self) -> None:
+        await self.load.wait()
+
     async def ended(self) -> None:
         await self.end
 
@@ -50,7 +54,10 @@ class Scene:
         self.seen: list[Any] = []
 
     def begin(self) -> None:
-        self.ref = self.system.spawn(FrontActor, cast("Any", self.front), name="front")
+        self.loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ref = self.system.spawn(
+            FrontActor, cast("Any", self.front), lambda: self.loaded.set_result(None), name="front"
+        )
         self.system.spawn(Watcher, self.seen, self.ref)
 
     async def down(self) -> Down:
@@ -65,6 +72,14 @@ async def scene() -> AsyncIterator[Scene]:
     async with System("test", VirtualClock(), roundtrip_messages=True, watchdog=None) as system:
         async with asyncio.timeout(20):
             yield Scene(system)
+
+
+async def test_it_tells_when_listeners_can_be_answered(scene: Scene) -> None:
+    scene.begin()
+    await scene.ref.ask(GetUrl())
+    assert not scene.loaded.done()
+    scene.front.load.set()
+    await scene.loaded
 
 
 async def test_it_serves_while_it_lives_and_tells_where(scene: Scene) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from oubliette.actors.agent_requests.caller_request import CallerRequestActor
+from oubliette.actors.callers_served import CallersServed
 from oubliette.actors.messages import (
     CallerDisconnected,
     OpenCaller,
@@ -118,7 +119,7 @@ class Scene:
         """Wall seconds of their ends."""
         self.context: Any = SimpleNamespace(
             config=Config(),
-            started=clock.monotonic() - 100.0,
+            callers_served=CallersServed(clock.monotonic() - 100.0),
             store=system.spawn(Outage, self.outages, name="store"),
         )
 
@@ -175,6 +176,23 @@ async def test_a_call_that_was_taken_over_waits_for_a_caller_to_come_back(scene:
     await scene.begin(adopted=True)
     assert scene.tracked.adopted
     assert scene.tracked.grace == scene.context.config.callers.restart_grace_seconds
+
+
+@pytest.mark.parametrize("adopted", [True, False])
+async def test_its_time_begins_when_callers_can_be_served(scene: Scene, adopted: bool) -> None:
+    """A listener that comes as soon as it can is there in time, however long the start took."""
+    served = scene.context.callers_served = CallersServed()
+    await scene.begin(adopted=adopted, there=True)
+    await scene.clock.elapse(1000.0)
+    assert (scene.by_session, scene.by_caller) == ([], [])
+    served.begin(scene.clock.monotonic())
+    await scene.clock.elapse(0.0)
+    assert scene.tracked.grace == scene.context.config.callers.restart_grace_seconds
+    timeout = scene.context.config.sessions.caller_tool_timeout_seconds
+    await scene.clock.elapse(timeout - 1.0)
+    assert scene.by_session == []
+    await scene.clock.elapse(1.1)
+    assert [settled.outcome for settled in scene.by_session] == ["timeout"]
 
 
 async def test_at_its_deadline_it_is_settled_once(scene: Scene) -> None:

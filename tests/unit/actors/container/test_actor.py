@@ -137,7 +137,6 @@ class Scene:
             agents={},
             missing_agents={},
             zipapp=zipapp,
-            started=0.0,
             runtime_base=home,
         )
         self.guest = GuestConnectionState()

@@ -1,7 +1,8 @@
 """Identifiers: opaque, sortable by time, and checked where they enter.
 
 An id is a prefix and 26 characters of Crockford's base 32: 48 bits of milliseconds, 80 bits of
-randomness. Two ids of one process never collide and sort by creation.
+randomness. Two ids of one process never collide and sort by creation. A server begins after the ids
+that are stored (`begin_after`), so that they do so even if its clock was ahead before.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ _CALLER_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
+_RANDOM_BITS: Final = 80
+_LATEST: Final = 1 << 47
+"""Milliseconds, of the year 6429, after which no id is taken for one of ours."""
+
 _lock = threading.Lock()
 _last = 0
 
@@ -44,11 +49,30 @@ def new_id(prefix: str) -> str:
     """Return a new id with `prefix`; later ones sort after earlier ones of the same process."""
     global _last
     with _lock:
-        value = (time.time_ns() // 1_000_000 << 80) | secrets.randbits(80)
-        if value <= _last:
-            value = _last + 1
+        random = secrets.randbits(_RANDOM_BITS)
+        value = (time.time_ns() // 1_000_000 << _RANDOM_BITS) | random
+        if value <= _last:  # random all the same: other processes may have begun after this one
+            value = ((_last >> _RANDOM_BITS) + 1 << _RANDOM_BITS) | random
         _last = value
     return _written(prefix, value)
+
+
+def begin_after(*stored: str | None) -> None:
+    """Have new ids of this process sort after these, even if the clock went back.
+
+    What is not one of our ids is left out.
+    """
+    global _last
+    for each in stored:
+        prefix, _, body = (each or "").partition("_")
+        if prefix not in _PATTERNS or not is_id(f"{prefix}_{body}", prefix):
+            continue
+        value = 0
+        for digit in body:
+            value = value << 5 | _ALPHABET.index(digit)
+        if value >> _RANDOM_BITS < _LATEST:
+            with _lock:
+                _last = max(_last, value)
 
 
 def _written(prefix: str, value: int) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from oubliette import ids
 from oubliette.actors.callers_served import CallersServed
 from oubliette.actors.container.remains import remove_orphans
 from oubliette.actors.context import ActorContext
@@ -193,6 +194,7 @@ class Startup:
             spec = ChildSpec(name="store", cls=StoreActor, args=(database,), shutdown=STORE_SECONDS)
             self.system.spawn(Supervisor, [spec], name=STORES, shutdown=STORE_SECONDS)
             self._store = self.system.ref(f"{STORES}/store")
+            ids.begin_after(*await self._reader.newest_ids())
             self._instance, self._epoch = await self._identity()
             # Held as long as an actor is left that uses resources of the instance.
             self._without_actors.enter_context(held(self._base, self._instance, self._folders.home))

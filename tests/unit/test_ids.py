@@ -58,6 +58,30 @@ def test_a_clock_that_jumps_back_does_not_break_the_order(monkeypatch: pytest.Mo
     assert ids.new_id(ids.SESSION) > before
 
 
+def test_new_ids_begin_after_those_that_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in another process, whose clock is right: that of the first was an hour ahead."""
+    now = time.time_ns()
+    monkeypatch.setattr(ids, "_last", 0)
+    monkeypatch.setattr(time, "time_ns", lambda: now + 3_600 * 10**9)
+    stored = ids.new_id(ids.SESSION)
+    made = set[str]()
+    for _ in range(2):  # two nodes, which do not know of each other
+        monkeypatch.setattr(ids, "_last", 0)
+        monkeypatch.setattr(time, "time_ns", lambda: now)
+        ids.begin_after(None, stored)
+        later = ids.new_id(ids.SESSION)
+        assert stored < later < ids.new_id(ids.SESSION)
+        made.add(later)
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("stored", ["", "gogol_x", "tok_" + "z" * 26, "here_" + "0" * 26])
+def test_what_is_no_id_of_ours_moves_nothing(stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids, "_last", 0)
+    ids.begin_after(stored)
+    assert ids.new_id(ids.TOKEN) < "tok_1"
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
+from oubliette import ids
 from oubliette.actors.container.key import ContainerKey
 from oubliette.actors.container.messages import StopContainer, UseProject
 from oubliette.actors.container.unit import ContainerSupervisor, StartSession
@@ -102,6 +103,8 @@ class ProjectActor(DynamicSupervisor):
         project, reader = self._project, self._context.reader
         await self._folders.make()
         super().on_start()
+        # Its sessions may be of a node whose clock is ahead of ours: later ones are newer still.
+        ids.begin_after(*await once_back(lambda: reader.newest_ids(project.id)))
         for container in await once_back(lambda: reader.containers(project.id)):
             self._unit(ContainerKey(container.container_type, container.workspace_id))
         for session in await once_back(lambda: reader.live_sessions(project.id)):

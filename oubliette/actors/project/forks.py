@@ -128,8 +128,9 @@ class ForkedWorkspaces:
                 fork = await self._filled(workspace_id, fork, fork.snapshot, made)
             failpoint("fork.filled")
             now = self._actor.clock.time()
+            created = await self._context.reader.next_workspace_time(project.id, now)
             record = Workspace(
-                id=workspace_id, project_id=project.id, created_at=now, deleted_at=now
+                id=workspace_id, project_id=project.id, created_at=created, deleted_at=now
             )
             await self._context.store.ask(Transact(ops=(PutWorkspace(record),)))
             await asyncio.to_thread(folders.place_workspace, project, workspace_id, made)

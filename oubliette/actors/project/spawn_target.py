@@ -65,10 +65,11 @@ class SpawnTarget:
             return workspace, False
         if workspace is None and message.create_workspace:
             await check_workspaces(self._context, self._project)
+            project_id, now = self._project.id, self._clock.time()
             new = Workspace(
                 id=wanted,
-                project_id=self._project.id,
-                created_at=self._clock.time(),
+                project_id=project_id,
+                created_at=await self._context.reader.next_workspace_time(project_id, now),
                 external_id=message.external_id,
                 source=message.source,
             )

@@ -206,6 +206,7 @@ class Reader:
     workspace = _read(queries.workspace)
     workspaces = _read(queries.workspaces)
     workspace_page = _read(queries.workspace_page)
+    next_workspace_time = _read(queries.next_workspace_time)
     containers = _read(queries.containers)
 
     session = _read(queries.session)
@@ -232,3 +233,4 @@ class Reader:
     tokens = _read(queries.tokens)
     idempotency = _read(queries.idempotency)
     meta = _read(queries.meta)
+    newest_ids = _read(queries.newest_ids)

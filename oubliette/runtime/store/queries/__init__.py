@@ -26,10 +26,18 @@ from oubliette.runtime.store.queries.event_log import (
     last_source,
     log,
 )
-from oubliette.runtime.store.queries.instance import idempotency, meta, principal, token, tokens
+from oubliette.runtime.store.queries.instance import (
+    idempotency,
+    meta,
+    newest_ids,
+    principal,
+    token,
+    tokens,
+)
 from oubliette.runtime.store.queries.paging import Page
 from oubliette.runtime.store.queries.project_parts import (
     containers,
+    next_workspace_time,
     project,
     project_named,
     projects,
@@ -84,6 +92,8 @@ __all__ = (
     "live_sessions",
     "log",
     "meta",
+    "newest_ids",
+    "next_workspace_time",
     "open_permissions",
     "open_requests",
     "permission",

@@ -35,6 +35,21 @@ def idempotency(
     return one(IdempotencyKey, connection.execute(sql, (principal_id, tool, key)))
 
 
+def newest_ids(connection: StoreConnection, project_id: str | None = None) -> list[str | None]:
+    """Return the last id, in their order, of each kind that is listed by its id.
+
+    With a project, it is that of its sessions alone.
+    """
+    if project_id is not None:
+        sql = "SELECT max(id) FROM sessions WHERE project_id = ?"
+        return [connection.execute(sql, (project_id,)).fetchone()[0]]
+    tables = "projects", "sessions", "containers", "tokens"
+    return [
+        connection.execute(f"SELECT max(id) FROM {table}").fetchone()[0]  # noqa: S608 - ours
+        for table in tables
+    ]
+
+
 def meta(connection: StoreConnection, key: str) -> str | None:
     """Return one value of the instance."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from oubliette.records import Container, Project, Workspace
@@ -72,6 +73,16 @@ def workspace_page(
     ).fetchall()
     found = records(Workspace, rows[:limit])
     return Page(found, found[-1].id if len(rows) > limit else None)
+
+
+def next_workspace_time(connection: StoreConnection, project_id: str, now: float) -> float:
+    """Return `now`, or the next time after the project's newest workspace if that is later.
+
+    The clock may have been ahead then; workspaces are listed in the order of their creation.
+    """
+    sql = "SELECT max(created_at) FROM workspaces WHERE project_id = ?"
+    newest = connection.execute(sql, (project_id,)).fetchone()[0]
+    return now if newest is None else max(now, math.nextafter(newest, math.inf))
 
 
 def containers(connection: StoreConnection, project_id: str | None = None) -> list[Container]:

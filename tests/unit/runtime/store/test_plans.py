@@ -53,6 +53,9 @@ READS = [
     (queries.project_named, ("A",)),
     (queries.workspaces, ("proj_1",)),
     (queries.workspace_page, ("proj_1", 10, "w1")),
+    (queries.next_workspace_time, ("proj_1", 5.0)),
+    (queries.newest_ids, ()),
+    (queries.newest_ids, ("proj_1",)),
 ]
 WRITES = [
     operations.AppendEvents((event(0, source="p:1:0"), event(1))),

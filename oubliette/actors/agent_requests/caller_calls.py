@@ -14,9 +14,11 @@ from oubliette import ids
 from oubliette.actors.agent_requests.call_progress import ProgressDue
 from oubliette.actors.agent_requests.caller_tools import (
     MAX_CALL_ID,
+    REPLACED,
     CallerToolCalls,
     OpenCall,
     find_tool,
+    joined,
     new_request_id,
     outcome_error,
     progress_data,
@@ -30,6 +32,7 @@ from oubliette.actors.session.effects import (
     CallStored,
     Effects,
     EndCallWatch,
+    EndRequest,
     PassFailpoint,
     ProgressStored,
     ReadOutcome,
@@ -183,8 +186,7 @@ class CallerCalls:
         call = self._calls.joinable(request_id)
         if call is None:
             return (ReadOutcome(rpc, request_id),)
-        call.askers.append(rpc)
-        return ()
+        return tuple(ReplyToClient(each, error=REPLACED) for each in joined(call.askers, rpc))
 
     def _withdraw(self, request_id: str, error: dict[str, Any] | None = None) -> Effects:
         """Drop a call that is not in the log; those who asked for it get `error`."""
@@ -201,11 +203,13 @@ class CallerCalls:
         if call is None:
             return None
         call.askers.remove(target)
+        over: Effects = (EndRequest(target),)
         if call.askers:
-            return ()
+            return over
         if call.request.id in self._calls.reserving:
-            return self._withdraw(call.request.id)
-        return self.settle(call.request.id, "cancelled", now, error="the agent cancelled the call")
+            return over + self._withdraw(call.request.id)
+        error = "the agent cancelled the call"
+        return over + self.settle(call.request.id, "cancelled", now, error=error)
 
     def cancel_all(self, reason: str, now: float) -> Effects:
         """Settle every open call as cancelled."""

@@ -32,6 +32,16 @@ class PendingRpc:
     id: int | str | None
 
 
+def joined(askers: list[PendingRpc], rpc: PendingRpc) -> list[PendingRpc]:
+    """Add a request to those that wait for a call; return those of its link, which it replaces.
+
+    A client asks again after a reconnect; one that asks again and again has one asker.
+    """
+    replaced = [each for each in askers if each.link == rpc.link]
+    askers[:] = [each for each in askers if each.link != rpc.link] + [rpc]
+    return replaced
+
+
 @dataclass
 class OpenCall:
     """One pending call."""
@@ -165,6 +175,14 @@ def progress_data(request: CallerRequest, message: str) -> dict[str, Any]:
         "message": message,
         "caller_id": request.caller_id,
     }
+
+
+REPLACED: Final[dict[str, Any]] = {
+    "code": -32000,
+    "message": "replaced by a later request with this call_id, which gets the answer",
+    "data": {"kind": "replaced"},
+}
+"""The JSON-RPC error of a request in whose place another one waits for the call."""
 
 
 def outcome_error(outcome: str, text: str | None) -> dict[str, Any]:

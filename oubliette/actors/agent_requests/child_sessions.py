@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from oubliette.actors.agent_requests.caller_tools import (
     MAX_CALL_ID,
+    REPLACED,
+    joined,
     new_request_id,
     outcome_error,
 )
 from oubliette.actors.agent_requests.params import base_params, optional_text
 from oubliette.actors.session.effects import (
     Effects,
+    EndRequest,
     NotifyTree,
     PassFailpoint,
     ReplyToClient,
@@ -90,6 +93,7 @@ class ChildCalls:
         for call_id, call in list(self._open.items()):
             if target in call.askers:
                 call.askers.remove(target)
+                effects += (EndRequest(target),)
                 if not call.askers:
                     del self._open[call_id]
                     effects += (self._waiting(),)
@@ -106,8 +110,7 @@ class ChildCalls:
         call_id = optional_text(params, "call_id", MAX_CALL_ID) or new_request_id()
         known = self._open.get(call_id)
         if known is not None:
-            known.askers.append(rpc)
-            return ()
+            return tuple(ReplyToClient(each, error=REPLACED) for each in joined(known.askers, rpc))
         branch = asked.workspace == "branch"
         spawn = SpawnChild(
             call_id, asked.message, asked.session_id, own_workspace=False, branch=branch

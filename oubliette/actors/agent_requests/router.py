@@ -16,6 +16,7 @@ from oubliette.actors.agent_requests.tool_listing import ProvidedTools
 from oubliette.actors.session.effects import (
     AfterCommit,
     Effects,
+    EndRequest,
     NotifyRootCaller,
     NotifyTree,
     ReadOutcome,
@@ -169,14 +170,16 @@ class AgentRequestRouter:
             case method if method in _SERVED:
                 return (ServeRequest(rpc, method, params, message.bare),)
             case "notifications/cancelled":
-                return self._cancelled(rpc, message.params, given.now)
+                over = EndRequest(rpc)
+                return (over, *self._cancelled(rpc, message.params, given.now))
             case "tools_listed":
-                return self.tools.listed(message.params)
+                return (EndRequest(rpc), *self.tools.listed(message.params))
             case _ if message.id is not None:
                 text = f"Method not found: {message.method}"
                 return (ReplyToClient(rpc, error={"code": -32601, "message": text}),)
             case _:
-                return ()  # an unknown notification is not an error (JSON-RPC 2.0, section 4.1)
+                # An unknown notification is not an error (JSON-RPC 2.0, section 4.1).
+                return (EndRequest(rpc),)
 
     def _cancelled(self, rpc: PendingRpc, params: dict[str, Any], now: float) -> Effects:
         """Cancel a call on the agent's request; one that was settled meanwhile is no error."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.actors.agent_requests.caller_tools import (
     MAX_CALL_ID,
+    REPLACED,
+    joined,
     new_request_id,
     outcome_error,
 )
@@ -23,6 +25,7 @@ from oubliette.actors.session.effects import (
     AskMapRoom,
     Effects,
     EndChild,
+    EndRequest,
     ReplyToClient,
     SpawnChild,
 )
@@ -81,8 +84,7 @@ class MapCalls:
         call_id = optional_text(params, "call_id", MAX_CALL_ID - 8) or new_request_id()
         known = self._open.get(call_id)
         if known is not None:
-            known.askers.append(rpc)
-            return ()
+            return tuple(ReplyToClient(each, error=REPLACED) for each in joined(known.askers, rpc))
         asked = base_params(AgentSessionMap, params, "session_map")
         parts = [
             AgentMapMessage(message=each) if isinstance(each, str) else each
@@ -122,6 +124,7 @@ class MapCalls:
         for call_id, call in list(self._open.items()):
             if target in call.askers:
                 call.askers.remove(target)
+                effects += (EndRequest(target),)
                 if not call.askers:
                     del self._open[call_id]
                     for number in call.order.running:

@@ -6,6 +6,7 @@ session's answers. It does not interpret the methods.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -18,6 +19,7 @@ from oubliette.actors.session.messages import (
     LinkReady,
     LinkReply,
     LinkRequest,
+    LinkRequestOver,
     OpenLink,
 )
 from oubliette.errors import InvalidParameter
@@ -36,6 +38,9 @@ log = structlog.get_logger(__name__)
 
 WAIT_FOR_HOST: Final = 60.0  # seconds; then requested again
 WRITE_LIMIT: Final = 4 * 1024 * 1024  # unread bytes at which a client's link is closed
+MAX_IN_WORK: Final = 64
+"""Requests of one link that wait for their answers; the next is read when one of them has it."""
+PORTION: Final = 16  # lines that are handled before others have their turn
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.01, max=2.0, jitter=0.02)
 _CHUNK: Final = 256 * 1024
 
@@ -69,6 +74,9 @@ class SessionConnectionActor(Actor):
         self._generation = 0
         self._writer: StreamWriter | None = None
         self._failures = 0
+        self._in_work = 0
+        """Requests that the session has, also of earlier connections."""
+        self._room = asyncio.Event()
 
     async def on_start(self) -> None:
         """Start to connect."""
@@ -126,7 +134,9 @@ class SessionConnectionActor(Actor):
             chunk = await reader.read(_CHUNK)
             if not chunk:
                 return "the agent's client closed the link"
-            for line in lines.feed(chunk):
+            for number, line in enumerate(lines.feed(chunk)):
+                if number % PORTION == PORTION - 1:
+                    await asyncio.sleep(0)
                 if isinstance(line, wire.OversizeLine):
                     self._send_error(line.request_id, -32600, f"Invalid Request: {line}")
                     continue
@@ -134,6 +144,10 @@ class SessionConnectionActor(Actor):
                 if refusal is not None:
                     return f"the relay refused the link: {refusal}"
                 for request in self._requests(line, generation):
+                    while self._in_work >= MAX_IN_WORK:
+                        self._room.clear()
+                        await self._room.wait()
+                    self._in_work += 1
                     try:
                         await session.send(request)
                     except ActorDead:
@@ -202,6 +216,7 @@ class SessionConnectionActor(Actor):
 
     @handles(LinkReply, at_once=True)
     def _answer(self, message: LinkReply) -> None:
+        self._request_over()
         if message.generation != self._generation or message.id is None:
             return
         body: dict[str, Any] = {"jsonrpc": "2.0", "id": message.id}
@@ -210,6 +225,11 @@ class SessionConnectionActor(Actor):
         else:
             body["result"] = message.result
         self._send(body)
+
+    @handles(LinkRequestOver)
+    def _request_over(self, _: LinkRequestOver | None = None) -> None:
+        self._in_work = max(0, self._in_work - 1)  # a predecessor of this actor had it
+        self._room.set()
 
     @handles(LinkNotify)
     def _notify(self, message: LinkNotify) -> None:

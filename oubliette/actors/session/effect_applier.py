@@ -18,6 +18,7 @@ from oubliette.actors.session.messages import (
     LinkNotify,
     LinkProgress,
     LinkReply,
+    LinkRequestOver,
     RequestOver,
     StdinFrame,
 )
@@ -171,6 +172,11 @@ class EffectApplier:
             )
             ref.tell(reply)
 
+    def _end_request(self, effect: of.EndRequest) -> None:
+        ref = self._actor.system.lookup(effect.rpc.link)
+        if ref is not None and ref.is_alive():
+            ref.tell(LinkRequestOver())
+
     def _notify_client(self, effect: of.NotifyClient) -> None:
         ref = self._actor.system.lookup(effect.link)
         if ref is not None and ref.is_alive():
@@ -274,6 +280,7 @@ class EffectApplier:
         of.EndAgentProcess: _end_agent,
         of.GiveUpAgent: _give_up_agent,
         of.ReplyToClient: _reply,
+        of.EndRequest: _end_request,
         of.NotifyClient: _notify_client,
         of.ReportProgress: _report_progress,
         of.ServeRequest: _serve,

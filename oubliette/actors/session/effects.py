@@ -175,6 +175,12 @@ class ReplyToClient(msgspec.Struct, frozen=True):
     error: dict[str, Any] | None = None
 
 
+class EndRequest(msgspec.Struct, frozen=True):
+    """Let the link of a request have another: this one gets no answer."""
+
+    rpc: PendingRpc
+
+
 class NotifyClient(msgspec.Struct, frozen=True):
     """Send `caller_tools_config` over a link of the agent's client, if it is open."""
 
@@ -364,6 +370,7 @@ Action = (
     | AnswerAsk
     | SendToSelf
     | SpawnChild
+    | EndRequest
     | EndChild
     | StartTimer
     | PassFailpoint

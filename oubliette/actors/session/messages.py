@@ -244,6 +244,13 @@ class LinkReply(Message):
     error: dict[str, Any] | None = None
 
 
+class LinkRequestOver(Message):
+    """To a SessionConnectionActor: one of its requests is over without an answer.
+
+    Each `LinkRequest` is followed by one of these, or by a `LinkReply`.
+    """
+
+
 class LinkProgress(Message):
     """To a SessionConnectionActor: progress of a request of this connection."""
 

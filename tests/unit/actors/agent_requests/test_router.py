@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from oubliette.actors.agent_requests.call_progress import ProgressDue
-from oubliette.actors.agent_requests.caller_tools import PendingRpc
+from oubliette.actors.agent_requests.caller_tools import REPLACED, PendingRpc
 from oubliette.actors.agent_requests.request_input import RequestInput
 from oubliette.actors.agent_requests.router import AgentRequestRouter
 from oubliette.actors.messages import AnswerCallerTool, ReportCallProgress
@@ -21,6 +21,7 @@ from oubliette.actors.session.effects import (
     CallStored,
     EndCallWatch,
     EndChild,
+    EndRequest,
     NotifyRootCaller,
     NotifyTree,
     PassFailpoint,
@@ -87,13 +88,18 @@ class Client:
         self.router = router or routed()
         self.given = RequestInput(**{"record": record(), "now": NOW, "stopping": False, **given})
         self.number = 0
+        self.over: list[int | str | None] = []
+        """Ids of requests that were over without an answer."""
 
-    def asks(self, method: str, *, bare: bool = False, **params: Any) -> Effects:
+    def asks(self, method: str, *, bare: bool = False, link: str = "l", **params: Any) -> Effects:
+        """The effects of a request, but for the ends of requests, which are noted."""
         self.number += 1
         message = LinkRequest(
-            link="l", generation=1, id=self.number, method=method, params=params, bare=bare
+            link=link, generation=1, id=self.number, method=method, params=params, bare=bare
         )
-        return self.router.request(message, self.given)
+        effects = self.router.request(message, self.given)
+        self.over += [each.rpc.id for each in effects if isinstance(each, EndRequest)]
+        return tuple(each for each in effects if not isinstance(each, EndRequest))
 
     def reserves(self, tool: str = "find", **params: Any) -> str:
         """The id of a call that waits to be counted for the limit."""
@@ -198,12 +204,12 @@ def test_a_call_beyond_the_limit_of_its_principal_is_refused_and_not_in_the_log(
     request_id = client.reserves(call_id="c")
     assert client.router.busy
     assert client.router.serves
-    assert client.asks("caller_tool", tool="find", call_id="c") == ()
+    assert client.asks("caller_tool", link="m", tool="find", call_id="c") == ()
     error = {"code": -1, "message": "callers.max_pending_requests: 9"}
     assert client.reserved(request_id, error=error) == (
         ReleaseOpenCall(request_id),
         ReplyToClient(rpc(1), error=error),
-        ReplyToClient(rpc(2), error=error),
+        ReplyToClient(PendingRpc("m", 1, 2), error=error),
     )
     assert not client.router.busy
     assert client.reserved(request_id) == ()
@@ -242,7 +248,7 @@ def test_the_owner_of_the_limit_is_sent_what_is_open_and_what_is_reserved() -> N
 def test_an_answer_is_logged_then_sent_to_all_who_asked() -> None:
     client = Client()
     request = client.calls(call_id="c")
-    assert client.asks("caller_tool", tool="find", call_id="c") == ()
+    assert client.asks("caller_tool", link="m", tool="find", call_id="c") == ()
     effects = client.router.settled(settled(request, result={"n": 1}), NOW + 2)
     shown = {
         "request_id": request.id,
@@ -263,8 +269,9 @@ def test_an_answer_is_logged_then_sent_to_all_who_asked() -> None:
         AfterCommit(stored),
     )
     # One who asks while the outcome is written is answered with the others.
-    assert client.asks("caller_tool", tool="find", call_id="c") == ()
-    answers = [ReplyToClient(rpc(number), {"n": 1}) for number in (1, 2, 3)]
+    assert client.asks("caller_tool", link="n", tool="find", call_id="c") == ()
+    links = enumerate("lmn", 1)
+    answers = [ReplyToClient(PendingRpc(link, 1, number), {"n": 1}) for number, link in links]
     assert list(client.router.calls.stored(stored)) == answers
     assert client.asks("caller_tool", tool="find", call_id="c") == (
         ReadOutcome(rpc(4), request.id),
@@ -318,7 +325,7 @@ def progress_of(request: CallerRequest, message: str) -> ReportCallProgress:
 def test_progress_is_logged_then_reported_to_all_who_wait() -> None:
     client = Client()
     request = client.calls(call_id="c")
-    client.asks("caller_tool", tool="find", call_id="c")
+    client.asks("caller_tool", link="m", tool="find", call_id="c")
     calls = client.router.calls
     report = progress_of(request, "half done")
     assert calls.accepts(report)
@@ -333,7 +340,8 @@ def test_progress_is_logged_then_reported_to_all_who_wait() -> None:
         AppendEvent("caller_tool_progress", shown, None, "shop"),
         AfterCommit(stored),
     )
-    reports = [ReportProgress(rpc(number), "half done") for number in (1, 2)]
+    askers = rpc(1), PendingRpc("m", 1, 2)
+    reports = [ReportProgress(each, "half done") for each in askers]
     assert list(calls.progress_stored(stored)) == reports
 
 
@@ -393,12 +401,13 @@ def test_an_answer_that_comes_too_late_is_told_so() -> None:
 def test_a_call_is_cancelled_when_the_last_who_asked_cancels() -> None:
     client = Client()
     request = client.calls(call_id="c")
-    client.asks("caller_tool", tool="find", call_id="c")
+    client.asks("caller_tool", link="m", tool="find", call_id="c")
     assert client.asks("notifications/cancelled", requestId=1) == ()
-    effects = client.asks("notifications/cancelled", requestId=2)
+    effects = client.asks("notifications/cancelled", link="m", requestId=2)
     error = "the agent cancelled the call"
     assert effects[-1] == AfterCommit(CallStored(request.id, "cancelled", None, error))
     assert client.asks("notifications/cancelled", requestId=1) == ()
+    assert client.over == [3, 1, 4, 2, 5]
 
 
 def test_after_a_restart_open_calls_have_their_full_time_again() -> None:
@@ -507,9 +516,10 @@ def test_a_refused_child_is_the_error_of_the_call() -> None:
 def test_a_repeated_message_joins_the_turn_and_a_cancelled_one_is_forgotten() -> None:
     client = Client()
     client.asks("session_message", message="go", call_id="k")
-    assert client.asks("session_message", message="go", call_id="k") == ()
+    assert client.asks("session_message", link="m", message="go", call_id="k") == ()
     assert client.asks("notifications/cancelled", requestId=1) == ()
-    assert client.asks("notifications/cancelled", requestId=2) == (blocked(waits=False),)
+    assert client.asks("notifications/cancelled", link="m", requestId=2) == (blocked(waits=False),)
+    assert client.over == [3, 1, 4, 2]
     assert client.router.children.spawned(spawned("k"), NOW) == ()
 
 
@@ -601,6 +611,28 @@ def test_a_map_that_is_cancelled_starts_nothing_more() -> None:
 # ---------------------------------------------------------------- others
 
 
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("caller_tool", {"tool": "find"}),
+        ("session_message", {"message": "go"}),
+        ("session_map", {"messages": ["a"]}),
+    ],
+)
+def test_of_the_requests_for_one_call_the_last_of_a_link_waits(method: str, params: Any) -> None:
+    """However often an agent asks, and over how many connections."""
+    client = Client()
+    client.asks(method, call_id="k", **params)
+    for number in range(1, 5):
+        assert client.asks(method, call_id="k", **params) == (
+            ReplyToClient(rpc(number), error=REPLACED),
+        )
+    replies = [
+        each for each in client.router.cancel_all("it ends", NOW) if isinstance(each, ReplyToClient)
+    ]
+    assert [each.rpc for each in replies] == [rpc(5)]
+
+
 @pytest.mark.parametrize("method", ["session_events", "oubliette_tools", "oubliette_call_tool"])
 def test_what_needs_other_actors_is_served_by_a_job_and_answered_later(method: str) -> None:
     client = Client()
@@ -615,7 +647,7 @@ def test_an_unknown_request_is_an_error_and_an_unknown_notification_is_not() -> 
     client = Client()
     assert "Method not found: nope" in refused(client.asks("nope"))
     note = LinkRequest(link="l", generation=1, id=None, method="nope", params={})
-    assert client.router.request(note, client.given) == ()
+    assert client.router.request(note, client.given) == (EndRequest(PendingRpc("l", 1, None)),)
 
 
 def test_the_agents_list_of_tools_lets_it_be_prompted() -> None:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.actors.container.guest_connection import GuestConnection, GuestConnectionState
-from oubliette.actors.relay.session_connection import SessionConnectionActor
+from oubliette.actors.relay.session_connection import MAX_IN_WORK, SessionConnectionActor
 from oubliette.actors.session.messages import (
     LinkNotify,
     LinkProgress,
     LinkReady,
     LinkReply,
     LinkRequest,
+    LinkRequestOver,
     OpenLink,
 )
 from oubliette.incontainer import wire
@@ -98,6 +99,23 @@ async def test_requests_reach_the_session_in_order(scene: Scene) -> None:
     assert (first.id, first.method, first.params) == (1, "tools/list", {})
     assert (second.id, second.method, second.params) == ("b", "ping", {"x": 1})
     assert {first.link, second.link} == {"link"}
+
+
+async def test_no_more_is_read_while_many_requests_wait(scene: Scene) -> None:
+    """Each that ends makes a place, with an answer or without."""
+    scene.begin()
+    _, writer = await scene.client()
+    for number in range(MAX_IN_WORK + 10):
+        writer.write(b'{"id":%d,"method":"caller_tool"}\n' % number)
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) == MAX_IN_WORK)
+    await scene.world.settle()
+    assert len(scene.of(LinkRequest)) == MAX_IN_WORK
+    scene.ref.tell(LinkReply(generation=1, id=3, result={}))
+    scene.ref.tell(LinkReply(generation=0, id=3, result={}))  # of an earlier connection
+    scene.ref.tell(LinkRequestOver())
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) == MAX_IN_WORK + 3)
+    await scene.world.settle()
+    assert len(scene.of(LinkRequest)) == MAX_IN_WORK + 3
 
 
 @pytest.mark.parametrize(

@@ -103,8 +103,9 @@ class SessionSpawner:
                 target = await self._context.reader.session(target.id)
                 if target is None or not lifecycle.resumable(target):
                     # An actor that failed while handling our message may have accepted it: never to
-                    # two.
-                    if message.session_id is not None or isinstance(error, ActorDead):
+                    # two. One that ends may be resumed in a moment.
+                    may_go_on = isinstance(error, ActorDead | SessionHandover)
+                    if message.session_id is not None or may_go_on:
                         raise
                     target = None
         if target is not None and lifecycle.live(target):

@@ -274,7 +274,7 @@ class SessionActor(Actor):
                 hint="wait for its turns to end, or raise the limit in the configuration",
             )
         if self.stopping:
-            raise Conflict("the session is ending", hint="start another one")
+            raise self.requested_end.refusal(self.writer.record)
         answer = self.defer()
         last_index = self.writer.next_index - 1
         self._apply(self.state.submit(message.prompt, message.call_id, self.clock.time()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from oubliette.actors.session import lifecycle
 from oubliette.actors.session.effects import AppendEvent, ChangeRecord, Effects
 from oubliette.actors.session.messages import LimitNotice
+from oubliette.errors import Conflict, SessionHandover
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
@@ -78,6 +79,17 @@ class RequestedEnd:
     def end(self) -> EndOfSession:
         """The end that follows from the request."""
         return EndOfSession("ended", "completed", self.reason or "session_end")
+
+    def refusal(self, record: Session) -> Conflict:
+        """Return the error for a message that comes while the session ends."""
+        if record.ended_by is None and not (self.reason is not None and self.final):
+            return SessionHandover(
+                "the session is ending, and a message resumes it then", hint="try again in a moment"
+            )
+        return Conflict(
+            "the session was ended and takes no more messages",
+            hint="start another one: new_session=true, in Python project.spawn",
+        )
 
     def agent_gone(
         self, message: AgentGone, status: SessionStatus, given_up: str | None

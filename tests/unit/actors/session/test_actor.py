@@ -14,8 +14,9 @@ from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor
 from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session.messages import AgentOutput, LinkRequest, OutputEvent, SubmitTurn
+from oubliette.actors.session.session_end import END_LIMIT
 from oubliette.config.schema import Config, SessionsConfig
-from oubliette.errors import Conflict, LimitExceeded
+from oubliette.errors import Conflict, LimitExceeded, SessionHandover
 from oubliette.kit import UnhandledMessage
 from oubliette.records import CallerTool, IdempotencyKey
 from oubliette.runtime.guest.control_link import ControlLink
@@ -242,6 +243,24 @@ async def test_a_session_that_is_ended_ends_its_agent_and_is_over_for_good(scene
     assert (record.status, record.ended_by) == ("completed", "session_end")
     assert process.signals[0] == "TERM"
     assert scene.world.context.session_registry.session(record.id) is None
+
+
+@pytest.mark.parametrize("final", [True, False])
+async def test_a_message_to_a_session_that_ends_is_told_what_to_do(
+    scene: Scene, final: bool
+) -> None:
+    """One that a message resumes is to be tried again in a moment."""
+    scene.begin()
+    process = await scene.heard("one")
+    process.stubborn = {"TERM"}
+    ending = asyncio.ensure_future(scene.ref.ask(EndSession(reason="it ends", final=final)))
+    await scene.world.until(lambda: process.signals)
+    with pytest.raises(Conflict) as refused:
+        await scene.ref.ask(SubmitTurn(prompt="three"))
+    assert isinstance(refused.value, SessionHandover) is not final
+    assert "another" in str(refused.value.hint) if final else "again" in str(refused.value.hint)
+    scene.world.clock.advance(END_LIMIT)
+    await ending
 
 
 async def test_a_session_without_a_prompt_ends_after_its_idle_timeout(scene: Scene) -> None:

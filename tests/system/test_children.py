@@ -101,6 +101,10 @@ async def test_without_waiting_the_call_returns_at_once_and_the_child_is_followe
         assert said == ["slept", "later"]
         assert page["final_response"] == "later"
         assert not page["failed"]
+        ended = await caller.call("session_end", session_id=agent.session_id)
+        assert (ended["status"], ended["living_descendants"]) == ("completed", 1)
+        ended = await caller.call("session_end", session_id=agent.session_id, tree=True)
+        assert ended["living_descendants"] == 0
 
 
 async def test_the_failure_of_a_child_is_an_error_for_its_parent(site):

@@ -113,7 +113,7 @@ class ContainerActor(Actor):
         self._guest = guest
         self._socket = socket
         self._memory = memory
-        self._waits = MemoryWaits(memory.room, self)
+        self._waits = MemoryWaits(memory.room, self, self._tell_session)
         self._info: ContainerInfo | None = None
         self._project = project
         self._key = key
@@ -339,9 +339,12 @@ class ContainerActor(Actor):
     def _tell_sessions(self, stage: StageChanged) -> None:
         """Report a stage to the sessions that hold it; called from a job, changes nothing."""
         for lease in list(self._memory.leases):
-            session = self._context.session_registry.session(lease)
-            if session is not None and session.is_alive():
-                session.tell(stage)
+            self._tell_session(lease, stage)
+
+    def _tell_session(self, session_id: str, stage: StageChanged) -> None:
+        session = self._context.session_registry.session(session_id)
+        if session is not None and session.is_alive():
+            session.tell(stage)
 
     @handles(SocketStarted)
     def _socket_started(self, _: SocketStarted) -> None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
 WAIT_SECONDS: Final = 600.0  # for others of the container to end
+REMEDY: Final = (
+    "end sessions that are idle, raise containers.memory_mb, or count agents with less"
+    " (agents.memory)"
+)
 
 
 class MemoryRoom:
@@ -66,6 +70,13 @@ class MemoryRoom:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def shortage(self, session_id: str, need: int) -> str:
+        """Return in words why the session's agent does not fit."""
+        return (
+            f"containers.memory_mb: {self._others(session_id)} of {self._room} MB are counted"
+            f" for agents that live in this container, one more would need {need}"
+        )
+
     def waits_since(self, session_id: str) -> float | None:
         """Return the monotonic second since which its agent waits; None: it does not."""
         return self._waiting.get(session_id)
@@ -83,11 +94,8 @@ class MemoryRoom:
                     await self._changed.wait()
         except TimeoutError:
             raise LimitExceeded(
-                f"containers.memory_mb: {self._others(session_id)} of {self._room} MB are counted"
-                f" for agents that live in this container, one more would need {need}; none has"
-                f" ended for {timeout:g} s",
-                hint="end sessions that are idle, raise containers.memory_mb, or count agents with"
-                " less (agents.memory)",
+                f"{self.shortage(session_id, need)}; none has ended for {timeout:g} s",
+                hint=REMEDY,
             ) from None
         finally:
             self._waiting.pop(session_id, None)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from oubliette.actors.container.jobs import RoomTaken
+from oubliette.actors.container.memory_room import REMEDY, WAIT_SECONDS
+from oubliette.actors.container.messages import StageChanged
 from oubliette.errors import ContainerLost, OublietteError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oubliette.actors.container.memory_room import MemoryRoom
     from oubliette.kit import Actor, Deferred, PipedTask
 
@@ -20,11 +24,15 @@ class MemoryWaits:
     Args:
         room: memory of the container.
         actor: the actor whose mailbox gets the end of each wait.
+        send: sends a session the beginning and the end of its wait.
     """
 
-    def __init__(self, room: MemoryRoom, actor: Actor) -> None:
+    def __init__(
+        self, room: MemoryRoom, actor: Actor, send: Callable[[str, StageChanged], None]
+    ) -> None:
         self._room = room
         self._actor = actor
+        self._send = send
         self._waits: dict[str, tuple[PipedTask, Deferred]] = {}
         """Session id → the wait of its agent, and the answer to its Acquire."""
 
@@ -32,13 +40,38 @@ class MemoryWaits:
         """Wait until others have given `need` MB back; an earlier wait of the session ends."""
         self.leave(session_id)
 
+        began = self._actor.clock.monotonic()
+
+        def stage(
+            state: Literal["progress", "done", "failed"],
+            detail: str = "",
+            error: str = "",
+            remedy: str = "",
+        ) -> None:
+            elapsed = round((self._actor.clock.monotonic() - began) * 1000)
+            changed = StageChanged(
+                stage="memory",
+                state=state,
+                elapsed_ms=elapsed,
+                detail=detail,
+                error=error,
+                remedy=remedy,
+            )
+            self._send(session_id, changed)
+
         async def take() -> bool:
             try:
                 await self._room.take(session_id, need)
             except OublietteError as error:
+                stage("failed", error=error.message, remedy=error.hint or "")
                 answer.set_error(error)
                 return False
+            stage("done")
             return True
+
+        shortage = self._room.shortage(session_id, need)
+        limit = f"it waits {WAIT_SECONDS:g} s at most for others to end"
+        stage("progress", detail=f"{shortage}; {limit}", remedy=REMEDY)
 
         waiting = self._actor.pipe_to_self(
             take(),

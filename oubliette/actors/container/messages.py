@@ -230,9 +230,9 @@ class GuestGone(Message):
 
 
 class StageChanged(Message):
-    """To the sessions that hold the container: progress of its start."""
+    """To the sessions that hold the container: progress of its start, or of the wait for memory."""
 
-    stage: StageName
+    stage: StageName | Literal["memory"]
     state: Literal["progress", "done", "failed"]
     elapsed_ms: int
     """Milliseconds since the stage began."""

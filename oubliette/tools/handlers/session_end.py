@@ -43,6 +43,18 @@ class SessionStatus(Result, frozen=True, kw_only=True):
     status: str
 
 
+class SessionEnded(SessionStatus, frozen=True, kw_only=True):
+    """Result of `session_end`."""
+
+    living_descendants: Annotated[
+        int,
+        Meta(
+            description="Number of its descendants that live on, and keep the memory and the places"
+            " of their agents; `tree` ends them too."
+        ),
+    ]
+
+
 class SessionCleanup(Params, frozen=True, kw_only=True):
     """Parameters of `session_cleanup`."""
 
@@ -73,21 +85,25 @@ async def session_interrupt(
     return SessionStatus(session_id=session.id, status=status)
 
 
-@tool(SessionEnd, SessionStatus, scope="write", destructive=True, home="live")
+@tool(SessionEnd, SessionEnded, scope="write", destructive=True, home="live")
 async def session_end(
     services: ToolServices, context: CallContext, params: SessionEnd
-) -> SessionStatus:
+) -> SessionEnded:
     """End a session: its agent is stopped within 5 s, its place is free, no message resumes it."""
     session = await visible_session(services, context, params.session_id)
     if not params.tree:
-        return SessionStatus(session_id=session.id, status=await _end(services, session))
+        status = await _end(services, session)
+        below = (await _tree(services, session))[1:]
+        living = sum(each.status not in TERMINAL for each in below)
+        return SessionEnded(session_id=session.id, status=status, living_descendants=living)
     # All at once, or a tree would take as long as its agents together. A session that is ending
     # spawns no child; a child that was being spawned is found in the next round.
     ended: dict[str, str] = {}
     while True:
         found = [each for each in await _tree(services, session) if each.id not in ended]
         if not found:
-            return SessionStatus(session_id=session.id, status=ended[session.id])
+            status = ended[session.id]
+            return SessionEnded(session_id=session.id, status=status, living_descendants=0)
         statuses = await asyncio.gather(*(_end(services, each) for each in found))
         ended.update(zip((each.id for each in found), statuses, strict=True))
 

@@ -10,7 +10,9 @@ import pytest
 from oubliette.actors.container.jobs import RoomTaken
 from oubliette.actors.container.lease_memory import LeaseMemory
 from oubliette.actors.container.memory_waits import MemoryWaits
+from oubliette.actors.container.messages import StageChanged
 from oubliette.errors import ContainerLost
+from oubliette.testing.clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -32,6 +34,7 @@ class Mailbox:
     """Takes the place of an actor: runs its jobs, and keeps the messages of those that ended."""
 
     def __init__(self) -> None:
+        self.clock = VirtualClock()
         self.got: asyncio.Queue[RoomTaken] = asyncio.Queue()
 
     def pipe_to_self(
@@ -51,7 +54,10 @@ class Waits:
         self.memory.hold("first", 800, starts=True)
         self.mailbox = Mailbox()
         mailbox: Any = self.mailbox
-        self.waits = MemoryWaits(self.memory.room, mailbox)
+        self.told: list[tuple[str, StageChanged]] = []
+        self.waits = MemoryWaits(
+            self.memory.room, mailbox, lambda session, stage: self.told.append((session, stage))
+        )
 
     async def begin(self, session_id: str) -> Any:
         """Let a session wait; its answer."""
@@ -71,6 +77,21 @@ async def test_an_answer_is_due_once_another_has_given_its_memory_back() -> None
     assert taken == RoomTaken(session_id="second", taken=True)
     assert scene.waits.taken(taken) is answer
     assert scene.waits.taken(taken) is None, "it is due once"
+
+
+async def test_a_session_is_told_why_its_agent_waits_and_when_it_does_not_any_more() -> None:
+    scene = Waits()
+    await scene.begin("second")
+    ((session_id, waits),) = scene.told
+    assert (session_id, waits.stage, waits.state) == ("second", "memory", "progress")
+    assert "800 of 1000 MB are counted" in waits.detail
+    assert "600 s at most" in waits.detail
+    assert "agents.memory" in waits.remedy
+    scene.mailbox.clock.advance(2.0)
+    scene.memory.give_back("first")
+    async with asyncio.timeout(5):
+        await scene.mailbox.got.get()
+    assert [(stage.state, stage.elapsed_ms) for _, stage in scene.told[1:]] == [("done", 2000)]
 
 
 async def test_who_leaves_gets_an_error_and_takes_no_memory() -> None:

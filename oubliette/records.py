@@ -202,6 +202,10 @@ class Session(Record, frozen=True):
     root_session_id: str = ""
     model: str | None = None
     autonomy: str = "off"
+    autonomy_chosen: bool = False
+    """Whether it was given, by the request, the project or the session before; otherwise an agent
+    that asks for a permission is not answered by the server.
+    """
     isolation: str = "container"
     status_reason: str | None = None
     ended_at: float | None = None

@@ -48,6 +48,21 @@ async def test_a_decision_reaches_the_agent(site, kind, decision):
         assert settled["index"] < (await agent.event("completion"))["index"]
 
 
+async def test_with_autonomy_off_an_agent_is_allowed_what_it_asks_for(site, caller):
+    """Also its children; nobody is asked, and the log has each decision."""
+    script = f"{below('ask from below')}\nask may I?"
+    agent = await site.spawn(caller, script, autonomy="off")
+    await agent.turn()
+    given = [
+        (event["text"], event["decision"], event["reason"])
+        for event in caller.events
+        if event.get("kind") == "permission"
+    ]
+    reason = "the autonomy of the session is off"
+    assert given == [("from below", "allow", reason), ("may I?", "allow", reason)]
+    assert caller.of("permission_request") == []
+
+
 async def test_a_nested_session_asks_the_caller_of_the_root(site, caller):
     """With its ancestry; the answer goes to the session that asked."""
     caller.decide = lambda _: "allow"

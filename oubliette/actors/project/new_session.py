@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from oubliette import ids
 from oubliette.actors.agent_requests.caller_tools import new_pairing_secret
@@ -67,7 +67,7 @@ async def describe(
         parent_session_id=parent.id if parent else None,
         root_session_id=parent.root_session_id if parent else session_id,
         model=message.model or (like.model if like else settings.model),
-        autonomy=message.autonomy or (like.autonomy if like else settings.autonomy) or "off",
+        **_autonomy(message, like, settings.autonomy),
         isolation=context.runtime.capabilities.isolation,
         caller_id=message.caller_id,
         caller_tools=message.caller_tools or (),
@@ -89,6 +89,15 @@ async def _settings(
     if workspace_id is None:
         return await asyncio.to_thread(configs.add_project, project)
     return await asyncio.to_thread(configs.add_workspace, project, workspace_id)
+
+
+def _autonomy(message: SpawnSession, like: Session | None, given: str | None) -> dict[str, Any]:
+    """Return the autonomy of a session, and whether it was chosen."""
+    if like is not None:
+        chosen = message.autonomy is not None or like.autonomy_chosen
+        return {"autonomy": message.autonomy or like.autonomy, "autonomy_chosen": chosen}
+    chosen = message.autonomy or given
+    return {"autonomy": chosen or "off", "autonomy_chosen": chosen is not None}
 
 
 async def _known(context: ActorContext, session_id: str | None) -> Session | None:

@@ -411,13 +411,15 @@ class SessionActor(Actor):
         self._begin_turn()
 
     def _permission_asked(self, effect: AskPermission) -> None:
+        record = self.writer.record
         self._apply(
             self.permissions.asked(
                 effect.data,
                 effect.source,
                 turn=self.state.turn,
-                place=self.link.place(self.writer.record),
-                remembered=self.writer.record.remembered,
+                place=self.link.place(record),
+                remembered=record.remembered,
+                free=record.autonomy_chosen and record.autonomy == "off",
                 event_index=self.writer.next_index,
                 now=self.clock.time(),
             )

@@ -35,6 +35,7 @@ Decision = Literal["allow", "deny"]
 
 OVERDUE: Final = "nobody allowed it in time"
 ANSWERED: Final = "the caller decided"
+FREE: Final = "the autonomy of the session is off"
 REMEMBERED: Final = "decided before, for the session"
 OVER: Final = "the turn ended before anybody decided"
 CROWDED: Final = "too much else waits for a decision"
@@ -141,6 +142,7 @@ class Permissions:
         turn: int | None,
         place: TreePlace,
         remembered: Mapping[str, Decision],
+        free: bool,
         event_index: int,
         now: float,
     ) -> Effects:
@@ -152,6 +154,7 @@ class Permissions:
             turn: The running turn.
             place: The session's place in its tree.
             remembered: Decisions for the whole session, by kind.
+            free: Whether the session has the autonomy to do what it was not denied.
             event_index: Index of the next event in the session's log.
             now: Wall second.
         """
@@ -172,6 +175,8 @@ class Permissions:
         decided = remembered.get(kind)
         if decided is not None:
             return _settled_at_once(_decided(request, decided, REMEMBERED, now), payload, source)
+        if free:
+            return _settled_at_once(_decided(request, "allow", FREE, now), payload, source)
         if len(self._open) >= MAX_OPEN:
             return _settled_at_once(_decided(request, "deny", CROWDED, now), payload, source)
         payload |= {

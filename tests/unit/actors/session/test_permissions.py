@@ -48,7 +48,7 @@ def fresh() -> Permissions:
 
 def ask(permissions: Permissions, **changes: Any) -> Effects:
     given: dict[str, Any] = {
-        "turn": 1, "place": PLACE, "remembered": {}, "event_index": 5, "now": NOW,
+        "turn": 1, "place": PLACE, "remembered": {}, "free": False, "event_index": 5, "now": NOW,
     }  # fmt: skip
     data = changes.pop("data", ASKED)
     return permissions.asked(data, "p:1:0", **given | changes)

@@ -25,6 +25,7 @@ from oubliette.actors.container.jobs import (
     RoomTaken,
     StartFailed,
     Stopped,
+    Unused,
     start_failed,
 )
 from oubliette.actors.container.lifecycle import Lifecycle
@@ -39,6 +40,7 @@ from oubliette.actors.container.messages import (
     GetContainerInfo,
     GetMemoryRoom,
     GetStages,
+    GetUnused,
     GuestConnected,
     GuestGone,
     ListFolder,
@@ -51,6 +53,7 @@ from oubliette.actors.container.messages import (
     StageChanged,
     StopContainer,
     StoreImage,
+    UnitUnused,
     UseProject,
     WriteFile,
 )
@@ -84,6 +87,8 @@ log = structlog.get_logger(__name__)
 
 GONE_REPORTS: Final = 3  # times that its guest may be gone while the engine reports that it runs
 STOP_GRACE: Final = 4.0  # seconds from TERM to KILL
+UNUSED_SECONDS: Final = 10.0
+"""Seconds after which an unused unit ends; fewer if idle containers are stopped sooner."""
 
 
 class ContainerActor(Actor):
@@ -132,6 +137,7 @@ class ContainerActor(Actor):
         self._waiting: list[Deferred] = []
         self._stop_answers: list[Deferred] = []
         self._idle_timer: ActorTimer | None = None
+        self._unused_timer: ActorTimer | None = None
         self._stages: dict[str, float] = {}
         self._failing_since: float | None = None
         """Wall second since which the engine does not report its containers."""
@@ -180,6 +186,7 @@ class ContainerActor(Actor):
         self._answer_waiting()
         self._consider_idle()
         self._begin_if_wanted()
+        self._consider_unused()
 
     def _adopt_later(self, error: OublietteError) -> None:
         log.warning("cannot look at containers", project_id=self._project.id, reason=str(error))
@@ -241,6 +248,7 @@ class ContainerActor(Actor):
         self._memory.give_back(message.session_id)
         if not message.ending:
             self._consider_idle()
+            self._consider_unused()
 
     @handles(GetMemoryRoom)
     def _get_room(self, message: GetMemoryRoom) -> int | None:
@@ -260,6 +268,30 @@ class ContainerActor(Actor):
         self._idle_timer = None
         if not self._memory.leases and self._state == "up":
             self._begin_stop()
+
+    # ------------------------------------------------------------------ no use at all
+
+    @property
+    def _unused(self) -> bool:
+        used = self._memory.leases or self._waiting or self._stop_answers
+        return self._state == "down" and not used and self._removal.idle
+
+    @handles(GetUnused)
+    def _get_unused(self, _: GetUnused) -> bool:
+        return self._unused
+
+    def _consider_unused(self) -> None:
+        """Report, after a while, that the actors of this container may end."""
+        if self._unused and self._unused_timer is None:
+            after = min(UNUSED_SECONDS, self._context.config.containers.idle_stop_seconds)
+            self._unused_timer = self.after(max(1.0, after), Unused())
+
+    @handles(Unused)
+    def _report_unused(self, _: Unused) -> None:
+        self._unused_timer = None
+        supervisor = self.system.lookup(self.name.rpartition("/")[0])
+        if self._unused and supervisor is not None:
+            supervisor.tell(UnitUnused(label=self._key.label))
 
     # ------------------------------------------------------------------ start
 
@@ -328,6 +360,7 @@ class ContainerActor(Actor):
         if not message.container_id:
             self._life.on("start_failed")
             self._fail_waiting(message.reason, message.hint)
+            self._consider_unused()
         elif self._record is not None and self._record.id == message.container_id:
             self._give_up(self._record, message.reason, message.hint)
 
@@ -380,6 +413,7 @@ class ContainerActor(Actor):
     @handles(Removed)
     def _removed(self, message: Removed) -> None:
         self._removal.ended(message)
+        self._consider_unused()
 
     @handles(RemovePending)
     def _remove_pending(self, _: RemovePending) -> None:
@@ -460,6 +494,7 @@ class ContainerActor(Actor):
                 self._tell_lost("container lost: it was stopped")
             self._removal.ended(Removed(container_id=message.container_id, error=message.error))
             self._begin_if_wanted()
+            self._consider_unused()
             return
         self._life.on("stop_failed")  # it still runs, as far as is known
         self._answer_waiting()

@@ -74,6 +74,10 @@ class Inspected(Message):
     reason: str = ""
 
 
+class Unused(Message):
+    """Time to report that nothing uses the container, if that is still so."""
+
+
 class AdoptAgain(Message):
     """Time to ask the engine again for the containers."""
 

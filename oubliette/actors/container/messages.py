@@ -50,6 +50,17 @@ class GetMemoryRoom(Message, Reply[int | None]):
     """Need of one."""
 
 
+class UnitUnused(Message):
+    """To a ProjectActor, through the ContainerSupervisor: nothing uses the container, none runs."""
+
+    label: str
+    """Name of the unit below its project."""
+
+
+class GetUnused(Message, Reply[bool]):
+    """To a ContainerActor: whether no container runs or is to be removed, and nothing wants one."""
+
+
 class GetContainerInfo(Message, Reply[ContainerInfo | None]):
     """Request for the state of the container as its runtime reported it at its start."""
 

@@ -45,6 +45,11 @@ class ContainerRemoval:
         self.failures = Failures(_BACKOFF)
         """Failures of the engine in a row, of any request of the actor."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether no container is left to be removed."""
+        return not self._pending
+
     def expect(self, record: Container) -> None:
         """Keep a container in mind, until its removal is reported as done."""
         self._pending[record.id] = record

@@ -11,6 +11,7 @@ from oubliette.actors.container.guest_connection import (
     UnitRefs,
 )
 from oubliette.actors.container.lease_memory import LeaseMemory
+from oubliette.actors.container.messages import UnitUnused
 from oubliette.actors.relay.actor import SocketActor
 from oubliette.actors.relay.session_links import LinkMemory
 from oubliette.actors.session.actor import SessionActor
@@ -87,6 +88,12 @@ class ContainerSupervisor(Supervisor):
             ),
         ]
         super().__init__(children, max_restarts=20, within=10.0, backoff=BACKOFF)
+
+    @handles(UnitUnused)
+    def _unused(self, message: UnitUnused) -> None:
+        project = self.system.lookup(self.name.rpartition("/")[0])
+        if project is not None:
+            project.tell(message)
 
     @handles(StartSession, KeepApiKey)
     async def _pass_on(self, message: StartSession | KeepApiKey) -> None:

@@ -10,7 +10,12 @@ import structlog
 
 from oubliette import ids
 from oubliette.actors.container.key import ContainerKey
-from oubliette.actors.container.messages import StopContainer, UseProject
+from oubliette.actors.container.messages import (
+    GetUnused,
+    StopContainer,
+    UnitUnused,
+    UseProject,
+)
 from oubliette.actors.container.unit import ContainerSupervisor, StartSession
 from oubliette.actors.merge_requests import (
     DropUnused,
@@ -50,13 +55,14 @@ from oubliette.actors.project.repository_work import (
 )
 from oubliette.actors.project.session_spawner import SessionSpawner
 from oubliette.actors.session import lifecycle
+from oubliette.actors.session_registry import GetSupervised
 from oubliette.actors.snapshot_jobs import check_losses
 from oubliette.actors.snapshot_requests import SNAPSHOTS, CloseSnapshots, StoreLast
 from oubliette.actors.store.actor import Transact
 from oubliette.actors.store.outages import once_back
 from oubliette.errors import Conflict, NotFound, OublietteError, ProjectMoves, SessionHandover
 from oubliette.failpoints import failpoint
-from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
+from oubliette.kit import ActorError, ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.runtime.snapshots.snapshot_records import SnapshotLabel
 from oubliette.runtime.store.operations import PutSession, PutWorkspace
 
@@ -70,6 +76,9 @@ log = structlog.get_logger(__name__)
 DEFAULT_CONTAINER_TYPE: Final = "base"
 DELETE_SECONDS: Final = 90.0
 """Time for the last snapshot of a workspace that is deleted."""
+UNUSED_SECONDS: Final = 1.0
+"""Seconds from the last request for a unit to its end, at least."""
+ASK_SECONDS: Final = 5.0  # for the actors of a unit to answer whether they are used
 CLOSE_SECONDS: Final = 15.0
 """Time for the snapshots that are under way when a project is closed."""
 
@@ -95,6 +104,8 @@ class ProjectActor(DynamicSupervisor):
         self._repository = RepositoryWork(self, context, project)
         self._branches = BranchWork(self._repository)
         self._images = ContainerImages(self, context)
+        self._named: dict[str, float] = {}
+        """Label of a unit → monotonic second of the last request for it."""
         self._closed: OublietteError | None = None
         """Error for those who start a session, once it is closed."""
 
@@ -129,7 +140,31 @@ class ProjectActor(DynamicSupervisor):
             args=(self._context, self._project, key),
             shutdown=15.0,
         )
+        self._named[key.label] = self.clock.monotonic()
         return self.system.ref(self.ensure_child(spec))
+
+    @handles(UnitUnused)
+    async def _unit_unused(self, message: UnitUnused) -> None:
+        """End a unit whose container has stopped, if no session lives in it."""
+        label = message.label
+        since = self.clock.monotonic() - self._named.get(label, 0.0)
+        if not self.has_child(label):
+            return
+        if since < UNUSED_SECONDS:  # it is about to be used
+            self.after(UNUSED_SECONDS - since, message)
+            return
+        unit = f"{self.name}/{label}"
+        try:
+            lives = await self.system.ref(f"{unit}/sessions").ask(GetSupervised(), ASK_SECONDS)
+            unused = await self.system.ref(f"{unit}/container").ask(GetUnused(), ASK_SECONDS)
+        except ActorError:
+            return  # it is being restarted, and reports again then
+        if unused and not lives:
+            await self._end_unit(label)
+
+    async def _end_unit(self, label: str) -> None:
+        await self.end_child(label)
+        self._named.pop(label, None)
 
     def _container(self, workspace_id: str) -> Ref:
         key = ContainerKey(self._kind, workspace_id if self._project.workspace_isolation else None)
@@ -314,6 +349,8 @@ class ProjectActor(DynamicSupervisor):
         gone = msgspec.structs.replace(workspace, deleted_at=self.clock.time())
         await self._context.store.ask(Transact(ops=(PutWorkspace(gone),)))
         failpoint("workspace.deleted")
+        if self._project.workspace_isolation:
+            await self._end_unit(ContainerKey(self._kind, workspace.id).label)
         await asyncio.to_thread(
             self._context.folders.remove_workspace, self._project.id, workspace.id
         )

@@ -20,6 +20,7 @@ from oubliette.actors.container.messages import (
 from oubliette.actors.container.start_stages import longest_start
 from oubliette.actors.messages import OpenContainer
 from oubliette.errors import Conflict, NotFound
+from oubliette.kit import ActorDead
 from oubliette.runtime.files.git_identity import variables
 from oubliette.tool_params import field_types
 from oubliette.tool_params.base import Params
@@ -155,7 +156,11 @@ async def container_in_use(
     actor = await container_of(services, project, workspace_id, for_use=True)
     lease = f"{purpose}:{ids.new_uuid()}"
     try:
-        await _up(services, actor, lease)
+        try:
+            await _up(services, actor, lease)
+        except ActorDead:  # it was restarted, or ended as nothing had used it
+            actor = await container_of(services, project, workspace_id, for_use=True)
+            await _up(services, actor, lease)
         yield actor
     finally:
         actor.tell(Release(session_id=lease))

@@ -124,7 +124,7 @@ class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
 
 
 async def provided_tools(
-    services: ToolServices, context: CallContext, params: AgentOptions
+    services: ToolServices, context: CallContext, params: AgentOptions, project_id: str
 ) -> tuple[str | None, tuple[CallerTool, ...] | None]:
     """Return the caller's id and the tools that it provides; None: the tools are unchanged.
 
@@ -151,7 +151,9 @@ async def provided_tools(
         await services.caller_seen(context.principal, caller_id)
         if tools is None:
             caller = await services.caller_ref(context.principal, caller_id)
-            tools = (await caller.ask(GetCaller())).tools
+            restricted = context.scope.project is not None
+            state = await caller.ask(GetCaller(project_id=project_id, restricted=restricted))
+            tools = state.tools
     return caller_id, tools
 
 

@@ -277,3 +277,34 @@ async def test_the_mcp_session_of_a_key_ends_with_it_and_so_does_its_stream(site
             assert stream.status == 200
             await site.eyes.call("token_revoke", token_id=token_id)
             await stream.body()  # until its end
+
+
+async def test_a_key_of_one_project_takes_over_no_other(site):
+    """The caller of a wide key goes on in all other projects, and there with its own tools."""
+    mine, other = await site.new_project(), await site.new_project()
+    owner = "narrow-and-wide"
+    wide = site.server.token("write", principal=owner)
+    bound = site.server.token(f"project:{mine['id']}", principal=owner)
+    call = 'call myapp_echo {"text": "x"}'
+    theirs = {"echo": lambda text="": {"text": f"narrow {text}"}}
+    async with (
+        site.caller("http-auto", token=wide, tools=TOOLS) as caller,
+        site.caller("http-auto", token=bound, tools=theirs) as narrow,
+    ):
+        await caller.listen()
+        await narrow.listen()
+        named = {"name": "evil", "description": "of the narrow key"}
+        await narrow.call("caller_listen", caller_id="spare", max_seconds=0.1, caller_tools=[named])
+        for project, text in ((other, "x"), (mine, "narrow x")):
+            agent = await site.spawn(caller, call, project_id=project["id"])
+            assert (await agent.outcome())["structured"] == {"text": text}
+        for key, project, tools in (
+            (caller, other, []),
+            (caller, mine, ["spare_evil"]),
+            (narrow, mine, ["spare_evil"]),
+        ):
+            agent = await site.spawn(
+                key, "tools", project_id=project["id"], context={"caller_id": "spare"}
+            )
+            names = json.loads((await agent.turn())[-1])
+            assert [name for name in names if "evil" in name] == tools

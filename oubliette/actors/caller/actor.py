@@ -92,7 +92,8 @@ class CallerActor(Actor):
         self._delivery = EventDelivery(
             self, reader, memory, principal=principal, caller_id=caller_id
         )
-        self._provider: Listener | None = None
+        self._providers: dict[str | None, Listener] = {}
+        """By the project that their rights are restricted to; None: the unrestricted one."""
         subscribe = Subscribe(caller_key=caller_key(principal, caller_id), name=self.name)
         self._subscription = LogSubscription(self, store, reader, subscribe)
         self._presence = CallerPresence(config.stream_grace_seconds, config.poll_grace_seconds)
@@ -166,7 +167,11 @@ class CallerActor(Actor):
         self._last_used = self.clock.monotonic()
         if not self._begun:
             self._subscription.check()
-        if message.tools is not None:
+        # The board of a cluster has one place for a caller, for keys of all rights.
+        scope = message.project_id if self._shared is None else None
+        if message.tools is not None and scope is not None:
+            self._memory.project_tools[scope] = message.tools
+        elif message.tools is not None:
             self._memory.tools = message.tools
             if self._shared is not None:
                 self._shared.tools_changed()
@@ -194,13 +199,16 @@ class CallerActor(Actor):
             again=again,
             project_id=message.project_id,
         )
-        if message.project_id is not None:
+        if provides and scope is None:
+            listener.left_out = self._restricted
+        if listener.needs_projects:
             async with asyncio.timeout(ASK_SECONDS):
                 await self._delivery.restrict(listener)
         self._delivery.add(listener)
         if provides:
-            self._supersede()
-            self._provider = listener
+            self._supersede(scope)
+            self._providers[scope] = listener
+            self._leave_out()
             self._watch.opened(listener)
         if self._shared is not None:
             if provides and self._shared.superseded:
@@ -208,8 +216,17 @@ class CallerActor(Actor):
             self._shared.compare()
         return ListenerOpened(cursor=listener.cursor, redelivered=len(listener.again))
 
-    def _supersede(self) -> None:
-        older, self._provider = self._provider, None
+    @property
+    def _restricted(self) -> frozenset[str]:
+        """The projects with a provider of their own."""
+        return frozenset(scope for scope in self._providers if scope is not None)
+
+    def _leave_out(self) -> None:
+        if (unrestricted := self._providers.get(None)) is not None:
+            unrestricted.left_out = self._restricted
+
+    def _supersede(self, scope: str | None = None) -> None:
+        older = self._providers.pop(scope, None)
         if older is not None:
             self._watch.superseded(older)
             self._delivery.supersede(older)
@@ -219,8 +236,10 @@ class CallerActor(Actor):
         listener = self._delivery.get(message.listener_id)
         if listener is None:
             return
-        if listener is self._provider:
-            self._provider = None
+        scopes = [scope for scope, each in self._providers.items() if each is listener]
+        if scopes:
+            del self._providers[scopes[0]]
+            self._leave_out()
             self._last_used = self.clock.monotonic()
             self._watch.closed(listener, orderly=message.orderly)
         self._delivery.end(listener, message.reason)
@@ -290,22 +309,22 @@ class CallerActor(Actor):
             self._delivery.forget()
 
     @handles(GetCaller)
-    def _get(self, _: GetCaller) -> CallerState | None:
+    def _get(self, message: GetCaller) -> CallerState | None:
         if self._shared is None:
-            return self._state()
+            return self._state(message)
         deferred = self.defer()
-        self._shared.look(lambda: deferred.set(self._state()))
+        self._shared.look(lambda: deferred.set(self._state(message)))
         return None
 
-    def _state(self) -> CallerState:
+    def _state(self, asked: GetCaller) -> CallerState:
         now = self.clock.monotonic()
         present = self._presence.present(now)
         return CallerState(
             present=present,
             reason=None if present else self._presence.reason,
-            provided=self._provider is not None or self._presence.held_elsewhere(now),
+            provided=bool(self._providers) or self._presence.held_elsewhere(now),
             head=self._delivery.head,
-            tools=self._memory.tools,
+            tools=self._memory.tools_for(asked.project_id, restricted=asked.restricted),
             tracked=len(self._memory.tracked),
         )
 

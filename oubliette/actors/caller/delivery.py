@@ -235,7 +235,7 @@ class EventDelivery:
     # ------------------------------------------------------------ reads
     def _knows(self, listener: Listener, events: Iterable[Event]) -> bool:
         """Return whether the projects of these events are known, if needed; else request them."""
-        if listener.project_id is None:
+        if not listener.needs_projects:
             return True
         unknown = [event for event in events if event.session_id not in self._projects]
         if unknown:

@@ -9,6 +9,7 @@ from oubliette.actors.caller.event_window import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from collections.abc import Set as AbstractSet
 
     from oubliette.kit import ActorTimer, Deferred
     from oubliette.records import Event
@@ -47,6 +48,8 @@ class Listener:
         """Open requests from before the cursor, delivered first."""
         self.project_id = project_id
         """Project that its right is restricted to; None: no restriction."""
+        self.left_out: AbstractSet[str] = frozenset[str]()
+        """Projects whose requests go to providers that are restricted to them."""
         self.waiting: Deferred | None = None
         self.timer: ActorTimer | None = None
         self.max_events = 0
@@ -62,9 +65,19 @@ class Listener:
             return event.type == PERMISSION_REQUEST
         return event.seq > self.backlog or event.data.get("request_id") in self.open_requests
 
+    @property
+    def needs_projects(self) -> bool:
+        """Whether it depends on the projects of events which of them it gets."""
+        return self.project_id is not None or bool(self.left_out)
+
     def reaches(self, event: Event, projects: Mapping[str, str]) -> bool:
-        """Return whether the event is within the listener's right."""
-        return self.project_id is None or projects.get(event.session_id) == self.project_id
+        """Return whether the event is within the listener's right, and no other's to answer."""
+        if not self.needs_projects:
+            return True
+        project = projects.get(event.session_id)
+        if self.project_id is not None:
+            return project == self.project_id
+        return event.type not in REQUESTS or project not in self.left_out
 
     def marks(self, event: Event) -> bool:
         """Return whether the event carries `redelivered`."""

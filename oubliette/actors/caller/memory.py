@@ -26,9 +26,24 @@ class CallerMemory:
     """State that a CallerActor keeps over its own restarts; in memory, owned by that actor."""
 
     tools: tuple[CallerTool, ...] | None = None
+    project_tools: dict[str, tuple[CallerTool, ...]] = field(
+        default_factory=dict[str, "tuple[CallerTool, ...]"]
+    )
+    """Project → tools that came with a key which is restricted to it."""
     tracked: dict[str, TrackedRequest] = field(default_factory=dict[str, TrackedRequest])
     delivered: int = 0
     """Seq up to which a provider received events."""
+
+    def tools_for(
+        self, project_id: str | None, *, restricted: bool
+    ) -> tuple[CallerTool, ...] | None:
+        """Return the tools for sessions of a project; None if none were provided.
+
+        Those that came with a key which is restricted to it count first for such keys alone.
+        """
+        own = None if project_id is None else self.project_tools.get(project_id)
+        first, second = (own, self.tools) if restricted else (self.tools, own)
+        return second if first is None else first
 
     def lost(self, now: float) -> dict[str, TrackedRequest]:
         """Return the requests that wait no longer at `now` for a caller that is absent."""

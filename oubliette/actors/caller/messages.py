@@ -26,7 +26,11 @@ class ListenerOpened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpenListener(Message, Reply[ListenerOpened]):
-    """To a CallerActor: open a listener. A provider ends the one before it with `superseded`."""
+    """To a CallerActor: open a listener. A provider ends the one before it with `superseded`.
+
+    One whose right is restricted to a project ends one of the same right only, and gets the
+    requests of that project in place of the unrestricted one. In a cluster there is one provider.
+    """
 
     listener_id: str
     mode: Literal["provide", "observe"] = "provide"
@@ -92,6 +96,11 @@ class CallerState(msgspec.Struct, frozen=True, kw_only=True):
 
 class GetCaller(Message, Reply[CallerState]):
     """To a CallerActor: request for the caller's state and the tools that it provides."""
+
+    project_id: str | None = None
+    """Project of the sessions that the tools are for; None: any."""
+    restricted: bool = False
+    """Whether the asker's right is restricted to that project."""
 
 
 class CallerChanged(Message):

@@ -187,7 +187,8 @@ class _Forks:
         """
         params = self._params
         shared_tree(self._context, params, None)
-        await provided_tools(self._services, self._context, params)
+        project_id = self._session.project_id
+        await provided_tools(self._services, self._context, params, project_id)
         project = await self._services.project_ref(self._session.project_id)
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -217,7 +218,8 @@ class _Forks:
 
     async def _spawned(self, project: Ref, number: int) -> SpawnResult:
         services, context, params = self._services, self._context, self._params
-        caller_id, tools = await provided_tools(services, context, params)
+        project_id = self._session.project_id
+        caller_id, tools = await provided_tools(services, context, params, project_id)
         async with session_key(services, context, params, self._session.project_id) as key:
             message = SpawnSession(
                 principal=context.principal,

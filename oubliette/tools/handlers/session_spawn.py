@@ -148,7 +148,7 @@ async def spawn(
     check_offer(services, "agent", params.agent)
     tree = shared_tree(context, params, session_id)
     source = await branch_source(services, context, params, project_id, session_id)
-    caller_id, tools = await provided_tools(services, context, params)
+    caller_id, tools = await provided_tools(services, context, params, project_id)
     ref = await services.project_ref(project_id)
     async with session_key(services, context, params, project_id) as key:
         message = SpawnSession(

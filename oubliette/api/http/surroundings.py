@@ -65,10 +65,12 @@ async def http_client(url: httpx2.URL, **options: Any) -> httpx2.AsyncClient:
     try:
         return httpx2.AsyncClient(verify=verify, proxy=proxy, trust_env=False, **options)
     except (ImportError, ValueError, httpx2.InvalidURL) as error:
+        # The library's words may quote a part of the address, which may have a password in it.
+        why = "a package for it is missing" if isinstance(error, ImportError) else "it is no URL"
         raise ConfigError(
-            f"{variable}: its proxy cannot be used: {str(error).rstrip('.')}",
+            f"{variable}: its proxy cannot be used: {why}",
             hint=f"add {url.host} to NO_PROXY, or name a proxy with http:// in {variable}",
-        ) from error
+        ) from None
 
 
 _NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -104,10 +104,12 @@ def drop_spare_capabilities() -> None:
     Root's guest in a sandbox has the right for that, and gives it up with it. Elsewhere it is
     refused: an engine, or the user namespace of an ordinary user, has emptied them before.
     """
+    try:
+        import ctypes
+    except ImportError:
+        return  # a Python that was built without it has none of the calls either
     for number in range(_CAPABILITIES):
         prctl(PR_CAPBSET_DROP, number)
-    import ctypes
-
     head = struct.pack("=Ii", _CAP_VERSION, 0)
     sets = ctypes.create_string_buffer(24)  # effective, permitted, inheritable: twice 32 bits
     if _load("capget")(head, sets):

@@ -7,11 +7,15 @@ in a folder that was removed.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oubliette.errors import ConfigError
 
+if TYPE_CHECKING:
+    from os import PathLike
 
-def expanded(path: str | Path, what: str) -> Path:
+
+def expanded(path: str | PathLike[str], what: str) -> Path:
     """Return the path with its `~` or `~name` replaced; `what` names it in errors.
 
     Raises:
@@ -28,7 +32,7 @@ def expanded(path: str | Path, what: str) -> Path:
         ) from error
 
 
-def absolute(path: str | Path, what: str) -> Path:
+def absolute(path: str | PathLike[str], what: str) -> Path:
     """Return the path as an absolute one, links not followed.
 
     Raises:

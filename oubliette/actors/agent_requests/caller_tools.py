@@ -35,9 +35,10 @@ class PendingRpc:
 def joined(askers: list[PendingRpc], rpc: PendingRpc) -> list[PendingRpc]:
     """Add a request to those that wait for a call; return those of its link, which it replaces.
 
-    A client asks again after a reconnect; one that asks again and again has one asker.
+    A client asks again after a reconnect; one that asks again and again has one asker. For a client
+    a request of the same id is the same one: an error would be taken for its answer.
     """
-    replaced = [each for each in askers if each.link == rpc.link]
+    replaced = [each for each in askers if each.link == rpc.link and each.id != rpc.id]
     askers[:] = [each for each in askers if each.link != rpc.link] + [rpc]
     return replaced
 

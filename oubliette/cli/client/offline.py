@@ -33,12 +33,8 @@ if TYPE_CHECKING:
     from oubliette.runtime.store.postgres.database import PostgresDatabase
 
 
-def read_offline(
-    home: Path, tool: str, arguments: dict[str, Any], whole: str | None = None
-) -> dict[str, Any]:
+def read_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Call a tool that only reads, without the home's lock.
-
-    Of a listing, `whole` is the name of the entries that are read to the last page.
 
     Raises:
         OutOfDate: the database is of an earlier release, or empty.
@@ -50,7 +46,7 @@ def read_offline(
     package = MIGRATIONS if isinstance(database, Database) else POSTGRES_MIGRATIONS
     if database.version < released(package)[-1].version:
         raise OutOfDate(f"the database of {home} has schema {database.version}")
-    return asyncio.run(_call(home, database, tool, arguments, read_only=True, whole=whole))
+    return asyncio.run(_call(home, database, tool, arguments, read_only=True))
 
 
 def call_offline(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +120,6 @@ async def _call(
     arguments: dict[str, Any],
     *,
     read_only: bool,
-    whole: str | None = None,
 ) -> dict[str, Any]:
     config = load(home).config
     writer = None if read_only else Writer(database)
@@ -161,13 +156,6 @@ async def _call(
             audit=audit,
         )
         result = await call(services, OPERATOR, tool, arguments)
-        entries: list[Any] = []
-        while whole is not None and not result.is_error:
-            entries += result.structured[whole]
-            cursor = result.structured["next_cursor"]
-            if cursor is None:
-                break
-            result = await call(services, OPERATOR, tool, {**arguments, "cursor": cursor})
         await keys.aclose()
     finally:
         if writer is not None:
@@ -177,4 +165,4 @@ async def _call(
         await asyncio.to_thread(audit.close)
     if result.is_error:
         raise from_wire(result.structured["error"])
-    return result.structured if whole is None else {**result.structured, whole: entries}
+    return result.structured

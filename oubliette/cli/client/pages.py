@@ -15,9 +15,7 @@ def pages(
     found: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
-        page = HomeServer(find_home(home)).call(
-            tool, {**arguments, "cursor": cursor}, 60.0, whole=name
-        )
+        page = HomeServer(find_home(home)).call(tool, {**arguments, "cursor": cursor}, 60.0)
         found.extend(page[name])
         cursor = page["next_cursor"]
         if cursor is None:

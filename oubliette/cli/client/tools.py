@@ -71,12 +71,8 @@ class HomeServer:
         timeout: float = CALL_SECONDS,
         *,
         on_progress: ProgressCallback | None = None,
-        whole: str | None = None,
     ) -> dict[str, Any]:
         """Call a tool. See `ToolServer.call`.
-
-        Of a listing, `whole` is the name of its entries: where no server runs, all of them are
-        read at once, and no `next_cursor` is left.
 
         A read that waits for news (`wait_seconds`) needs a server, as writing does.
 
@@ -90,7 +86,7 @@ class HomeServer:
         home, told = self._home, given(arguments)
         try:
             if tool in READS and not told.get("wait_seconds"):
-                return _read(home, tool, told, timeout, whole)
+                return _read(home, tool, told, timeout)
             return _when_it_runs(
                 home, tool, told, timeout, without=tool in WRITES, on_progress=on_progress
             )
@@ -103,9 +99,7 @@ class HomeServer:
             ) from error
 
 
-def _read(
-    home: Path, tool: str, told: dict[str, Any], timeout: float, whole: str | None
-) -> dict[str, Any]:
+def _read(home: Path, tool: str, told: dict[str, Any], timeout: float) -> dict[str, Any]:
     try:
         with ControlClient(home) as client:
             if client.answers(PROMPT_SECONDS):
@@ -117,7 +111,7 @@ def _read(
 
         _quiet()
         try:
-            return read_offline(home, tool, told, whole)
+            return read_offline(home, tool, told)
         except OutOfDate:
             pass
     # Nothing to read yet: only the lock's holder makes the database.

@@ -47,7 +47,7 @@ def end(  # noqa: PLR0917 - one parameter per option
         print_json(done)
         return
     note(f"{session_id} is {done['status']}.")
-    if living := done["living_descendants"]:
+    if living := done.get("living_descendants"):
         lives = "1 of its descendants lives" if living == 1 else f"{living} of its descendants live"
         note(f"{lives} on; oubliette session end {session_id} --tree ends them too.")
 

@@ -100,18 +100,22 @@ def tree_log(  # noqa: PLR0917 - the limits of one read
         last_seq = head
     if more:
         last_seq = events[-1].seq
-    living = connection.execute(
-        f"SELECT id FROM sessions{ALIVE} WHERE live = 1 AND project_id = ? AND exploration_id = ?"  # noqa: S608
-        " ORDER BY id",
-        (project, exploration),
-    )
     return TreeSlice(
         events=events,
         last_seq=last_seq,
         more=last_seq < head,
         truncated_before=_truncated(connection, tree, exploration, after, events),
-        live=[each for (each,) in living.fetchall() if each in tree],
+        live=_live(connection, tree, project, exploration),
     )
+
+
+def _live(connection: StoreConnection, tree: _Members, project: str, exploration: str) -> list[str]:
+    rows = connection.execute(
+        f"SELECT id FROM sessions{ALIVE} WHERE live = 1 AND project_id = ? AND exploration_id = ?"  # noqa: S608
+        " ORDER BY id",
+        (project, exploration),
+    )
+    return [each for (each,) in rows.fetchall() if each in tree]
 
 
 class _Members:

@@ -288,12 +288,8 @@ class SessionSpawner:
                 result, fork=message.fork, conversation=session.conversation
             )
         claim = self._answers.claim(message, result)
-        ops = (
-            *more,
-            PutSession(session, session.caller_tools),
-            PutTurn(turn),
-            AppendEvents(events),
-        )
+        put = PutSession(session, session.caller_tools)
+        ops = (*more, put, PutTurn(turn), AppendEvents(events))
         try:
             if message.api_key is not None:
                 await self._hand_over_key(session, message.api_key)

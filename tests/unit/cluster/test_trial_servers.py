@@ -126,7 +126,7 @@ def test_two_commands_at_once_are_refused(folder: Path) -> None:
     from oubliette.runtime.files.home import HomeLock
 
     up(folder)
-    with HomeLock(folder), pytest.raises(Conflict, match="another process"):
+    with HomeLock(folder), pytest.raises(Conflict, match="this process"):
         trial_servers.down(folder)
 
 

@@ -23,6 +23,7 @@ def event(**data: Any) -> PermissionRequest:
         turn=1,
         place=place,
         remembered={},
+        free=False,
         event_index=3,
         now=100.0,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +16,6 @@ from oubliette.runtime.files import safe_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -105,37 +106,38 @@ def test_a_folder_of_roots_that_an_umask_closed_is_opened_again(
 
 
 @pytest.fixture
-def ordinary_user(tmp_path: Path) -> Iterator[None]:
-    """The rights of an ordinary user, from whom a file system keeps what has no bits."""
-    if os.geteuid() != 0:
-        yield
-        return
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(folder.stat().st_mode | 0o711)
-    os.chown(tmp_path, 12345, 12345)
-    os.seteuid(12345)
-    yield
-    os.seteuid(0)
+def own_folder() -> Iterator[Path]:
+    """A folder of an ordinary user, from whom a file system keeps what has no bits."""
+    with tempfile.TemporaryDirectory() as folder:
+        if os.geteuid() != 0:
+            yield Path(folder)
+            return
+        os.chown(folder, 12345, 12345)
+        os.seteuid(12345)
+        try:
+            yield Path(folder)
+        finally:
+            os.seteuid(0)
 
 
 @pytest.mark.parametrize("mode", [0o555, 0o444, 0o111, 0])
 def test_folders_without_the_bits_to_be_removed_are_removed_and_no_link_is_followed(
-    mode: int, tmp_path: Path, ordinary_user: None
+    mode: int, own_folder: Path
 ) -> None:
     """As Go makes its cache of modules, and as `chmod -R a-w` leaves a folder."""
-    kept = tmp_path / "kept"
+    kept = own_folder / "kept"
     kept.mkdir()
     (kept / "file").touch()
     kept.chmod(0o555)
-    deep = tmp_path / "project" / "a" / "b"
+    deep = own_folder / "project" / "a" / "b"
     deep.mkdir(parents=True)
     for folder in (deep, deep.parent, deep.parent.parent):
         (folder / "file").touch()
         (folder / "link").symlink_to(kept)
         folder.chmod(mode)
-    with safe_files.opened(tmp_path) as fd:
+    with safe_files.opened(own_folder) as fd:
         safe_files.remove(fd, "project")
-    assert [each.name for each in tmp_path.iterdir()] == ["kept"]
-    assert modes(tmp_path) == {"kept": 0o555}
+    assert [each.name for each in own_folder.iterdir()] == ["kept"]
+    assert modes(own_folder) == {"kept": 0o555}
     assert (kept / "file").exists()
     kept.chmod(0o755)

@@ -82,7 +82,7 @@ async def test_the_audit_log_tells_who_called_what_and_never_a_secret(zygote) ->
         assert record["project_id"] == site.project["id"]
         assert "very-private" not in kept
         assert token not in kept
-        assert token.rpartition("_")[2] not in kept
+        assert token.split("_", 3)[3] not in kept  # the secret, which may have one too
         times = [each["ts"] for each in lines]
         assert times == sorted(times)
         assert audit(server.home, "--tool", "project_get") == [one(tool="project_get")]

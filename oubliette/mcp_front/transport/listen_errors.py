@@ -7,9 +7,9 @@ import socket
 from typing import Final
 
 _HINTS: Final = {
-    errno.EADDRINUSE: "another program listens there; stop it, or choose another port with --port:"
-    " port 0 is any free one",
-    errno.EACCES: "ports below 1024 are for root; choose another with --port; port 0 is any free",
+    errno.EADDRINUSE: "another program listens there: stop it, or choose another port with --port"
+    " (port 0 picks one)",
+    errno.EACCES: "ports below 1024 are for root: choose another with --port (port 0 picks one)",
     errno.EADDRNOTAVAIL: "this machine has no such address; 127.0.0.1 always exists, `ip address`"
     " lists the others",
     errno.EAFNOSUPPORT: "this machine does not speak IPv6; choose an address of IPv4, such as"

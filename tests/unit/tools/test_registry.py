@@ -76,7 +76,7 @@ CONTRACT = {
         "results",
     ),
     "session_interrupt": ("session_id*", "session_id status"),
-    "session_end": ("session_id* tree", "session_id status"),
+    "session_end": ("session_id* tree", "session_id status living_descendants"),
     "session_get": ("session_id*", SESSION),
     "session_list": (
         "project_id* status exploration_id limit cursor",

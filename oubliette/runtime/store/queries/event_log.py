@@ -263,7 +263,7 @@ def last_source(connection: StoreConnection, session_id: str, process_id: str) -
         "SELECT 1 FROM events WHERE session_id = ? AND source >= ? AND source < ? LIMIT 1",
         of_process,
     ).fetchone()
-    if known is None:  # no walk through the whole log for a process that has said nothing
+    if known is None:  # no walk through the whole log for a process without output
         return -1, -1
     # In the order of the log, as text would sort 9 above 10.
     row = connection.execute(

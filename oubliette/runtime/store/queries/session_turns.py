@@ -74,7 +74,7 @@ def sessions(
 
 
 class TreeMember(Record, frozen=True):
-    """What the limits of a tree count of one of its sessions; the rest is not decoded."""
+    """Part of a session that the limits of its tree count; the rest is not decoded."""
 
     id: str
     principal: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -106,38 +107,39 @@ def test_a_folder_of_roots_that_an_umask_closed_is_opened_again(
 
 
 @pytest.fixture
-def own_folder() -> Iterator[Path]:
+def ordinary() -> Iterator[Path]:
     """A folder of an ordinary user, from whom a file system keeps what has no bits."""
-    with tempfile.TemporaryDirectory() as folder:
-        if os.geteuid() != 0:
-            yield Path(folder)
-            return
+    folder = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
+    if os.geteuid() != 0:
+        yield folder
+    else:
         os.chown(folder, 12345, 12345)
         os.seteuid(12345)
         try:
-            yield Path(folder)
+            yield folder
         finally:
             os.seteuid(0)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("mode", [0o555, 0o444, 0o111, 0])
 def test_folders_without_the_bits_to_be_removed_are_removed_and_no_link_is_followed(
-    mode: int, own_folder: Path
+    mode: int, ordinary: Path
 ) -> None:
     """As Go makes its cache of modules, and as `chmod -R a-w` leaves a folder."""
-    kept = own_folder / "kept"
+    kept = ordinary / "kept"
     kept.mkdir()
     (kept / "file").touch()
     kept.chmod(0o555)
-    deep = own_folder / "project" / "a" / "b"
+    deep = ordinary / "project" / "a" / "b"
     deep.mkdir(parents=True)
     for folder in (deep, deep.parent, deep.parent.parent):
         (folder / "file").touch()
         (folder / "link").symlink_to(kept)
         folder.chmod(mode)
-    with safe_files.opened(own_folder) as fd:
+    with safe_files.opened(ordinary) as fd:
         safe_files.remove(fd, "project")
-    assert [each.name for each in own_folder.iterdir()] == ["kept"]
-    assert modes(own_folder) == {"kept": 0o555}
+    assert [each.name for each in ordinary.iterdir()] == ["kept"]
+    assert modes(ordinary) == {"kept": 0o555}
     assert (kept / "file").exists()
     kept.chmod(0o755)

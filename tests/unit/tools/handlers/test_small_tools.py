@@ -203,7 +203,7 @@ async def test_ending_a_tree_ends_the_root_first(bench: Bench) -> None:
     child = await bench.session(project, live=True, parent=root)
     rested = await bench.session(project, parent=child)
     done = await bench.do("session_end", session_id=root.id, tree=True)
-    assert done == {"session_id": root.id, "status": "completed"}
+    assert done == {"session_id": root.id, "status": "completed", "living_descendants": 0}
     ended = [each.session_id for each in bench.asked if isinstance(each, EndSession)]
     assert ended == [root.id, child.id, rested.id]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,10 +36,10 @@ log = structlog.get_logger(__name__)
 LIMIT: Final = "projects.max_bytes"
 WARN_AT: Final = 0.8  # share of the limit
 AGAIN_AT: Final = 0.05  # share of the limit by which it may grow after an interrupt
-WALK_SECONDS: Final = 20.0  # for one measurement
+WALK_SECONDS: Final = 20.0  # for one measurement; twice as long after each incomplete one
 REST: Final = 19.0  # pause until the next measurement, as a multiple of the last one's duration
 RELAY_BYTES: Final = 1 << 20  # of files in `/mcp`, by all containers of a project
-INCOMPLETE: Final = 2  # measurements in a row that count as one above the limit
+INCOMPLETE: Final = 6  # measurements in a row, the last of ten minutes, that count as too much
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB")
 
 
@@ -112,9 +113,17 @@ class DiskQuotaMonitor:
         for container in await self._context.reader.containers(self._id):
             tops.append(folders.spool(container.id))
             relays.append(Path(container.folder))
-        began = time.monotonic()
-        usage: DiskUsage = await asyncio.to_thread(measure, tops, seconds=WALK_SECONDS)
-        relay: DiskUsage = await asyncio.to_thread(measure, relays, seconds=WALK_SECONDS)
+        began, over = time.monotonic(), threading.Event()
+        seconds = WALK_SECONDS * 2**self._incomplete
+        try:
+            usage: DiskUsage = await asyncio.to_thread(
+                measure, tops, seconds=seconds, stopped=over.is_set
+            )
+            relay: DiskUsage = await asyncio.to_thread(
+                measure, relays, seconds=WALK_SECONDS, stopped=over.is_set
+            )
+        finally:
+            over.set()  # with the actor, whose server does not wait for the thread
         return Measured(
             used=usage.bytes + relay.bytes,
             relay=relay.bytes,
@@ -158,9 +167,10 @@ class DiskQuotaMonitor:
         self._after(rest, MeasureNow())
 
     def _see_all(self, message: Measured) -> None:
-        """Take a project that could not be measured twice in a row for one above its limit.
+        """Take a project that cannot be measured, however long it takes, for one above its limit.
 
-        Otherwise files are free for who hides them, or makes more than can be counted.
+        Otherwise files are free for who hides them, or makes more than can be counted. A large one
+        on a slow disk has more time each time; what a build moves meanwhile is there the next time.
         """
         if message.complete:
             self._incomplete = 0

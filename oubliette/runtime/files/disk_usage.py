@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 MAX_LINKED: Final = 1_000_000  # files with several names that are tracked, to be counted once
@@ -37,8 +37,9 @@ class DiskUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Count:
-    def __init__(self, deadline: float) -> None:
+    def __init__(self, deadline: float, stopped: Callable[[], bool]) -> None:
         self.deadline = deadline
+        self.stopped = stopped
         self.bytes = self.entries = 0
         self.complete = self.complete_in_time = True
         self.linked: set[tuple[int, int]] = set()
@@ -55,15 +56,23 @@ class _Count:
 
     @property
     def late(self) -> bool:
-        return self.entries % 64 == 0 and time.monotonic() > self.deadline
+        if self.entries % 64:
+            return False
+        return self.stopped() or time.monotonic() > self.deadline
 
 
-def measure(folders: Iterable[Path], *, seconds: float) -> DiskUsage:
+def _never() -> bool:
+    return False
+
+
+def measure(
+    folders: Iterable[Path], *, seconds: float, stopped: Callable[[], bool] = _never
+) -> DiskUsage:
     """Return the disk usage of all `folders`, as `du` counts it. Blocks about `seconds` at most.
 
-    A missing folder counts as empty.
+    A missing folder counts as empty. It ends early once it is `stopped`.
     """
-    count = _Count(time.monotonic() + seconds)
+    count = _Count(time.monotonic() + seconds, stopped)
     for folder in folders:
         try:
             top = os.open(folder, _FOLDER)

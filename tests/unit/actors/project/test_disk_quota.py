@@ -22,17 +22,17 @@ def measured(*, complete: bool = True, relay: int = 0) -> Measured:
     return Measured(used=1, relay=relay, complete=complete, seconds=0.1, sessions=("sess_1",))
 
 
-def test_the_second_incomplete_measurement_in_a_row_interrupts() -> None:
+def test_what_cannot_be_measured_again_and_again_interrupts() -> None:
     notices: list[Any] = []
     watched = monitor(notices)
-    for complete in (False, True, False):
+    for complete in (False, True, *[False] * 5):
         watched.measured(measured(complete=complete))
     assert notices == []
     watched.measured(measured(complete=False))
     (notice,) = notices
     assert (notice.limit, notice.action) == ("projects.max_bytes", "interrupt")
     assert "make all folders readable" in notice.message
-    # Its agent has the time until the next two to remove files.
+    # Its agent has the time until the next ones to remove files.
     watched.measured(measured(complete=False))
     assert len(notices) == 1
 

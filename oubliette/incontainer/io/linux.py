@@ -93,7 +93,8 @@ def leave_abstract_sockets() -> bool:
         os.close(ruleset)
 
 
-_CAP_SETPCAP = 8
+_CAP_KILL, _CAP_SETGID, _CAP_SETUID, _CAP_SETPCAP = 5, 6, 7, 8
+_OF_SANDBOX = 1 << _CAP_KILL | 1 << _CAP_SETGID | 1 << _CAP_SETUID | 1 << _CAP_SETPCAP
 _CAP_VERSION = 0x20080522
 _CAPABILITIES = 64  # that there can be
 
@@ -101,20 +102,22 @@ _CAPABILITIES = 64  # that there can be
 def drop_spare_capabilities() -> None:
     """Let nothing that is started gain a capability: empty the bounding and inheritable sets.
 
-    Root's guest in a sandbox has the right for that, and gives it up with it. Elsewhere it is
-    refused: an engine, or the user namespace of an ordinary user, has emptied them before.
+    Root's guest in a sandbox has the right for that, and gives it up with it. In an engine's
+    container these sets are what its configuration says, and are left alone.
     """
     try:
         import ctypes
     except ImportError:
         return  # a Python that was built without it has none of the calls either
-    for number in range(_CAPABILITIES):
-        prctl(PR_CAPBSET_DROP, number)
     head = struct.pack("=Ii", _CAP_VERSION, 0)
     sets = ctypes.create_string_buffer(24)  # effective, permitted, inheritable: twice 32 bits
     if _load("capget")(head, sets):
         return
     low = list(struct.unpack("=6I", sets.raw))
+    if low[1] != _OF_SANDBOX or low[4]:
+        return
+    for number in range(_CAPABILITIES):
+        prctl(PR_CAPBSET_DROP, number)
     low[0] &= ~(1 << _CAP_SETPCAP)
     low[1] &= ~(1 << _CAP_SETPCAP)
     low[2] = low[5] = 0

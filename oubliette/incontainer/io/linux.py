@@ -103,7 +103,7 @@ def drop_spare_capabilities() -> None:
     """Let nothing that is started gain a capability: empty the bounding and inheritable sets.
 
     Root's guest in a sandbox has the right for that, and gives it up with it. In an engine's
-    container these sets are what its configuration says, and are left alone.
+    container these sets are those of its configuration, and are left alone.
     """
     try:
         import ctypes

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- Hypothesis
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
-    "ci", max_examples=60, deadline=None, suppress_health_check=_SLOW, print_blob=True
+    "ci",
+    max_examples=selection.WHOLE_EXAMPLES,
+    deadline=None,
+    suppress_health_check=_SLOW,
+    print_blob=True,
 )
 settings.register_profile(
     "soak", max_examples=1000, deadline=None, suppress_health_check=_SLOW, print_blob=True

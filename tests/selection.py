@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from tests import requirements
 
@@ -28,10 +29,13 @@ EXPENSIVE = ENGINES | CLUSTER | requirements.AGENT_PROGRAMS.keys()
 """Requirements that the core uses only where they are demanded."""
 KINDS = {
     "kind": {"sdk-auto", "sdk-legacy", "http-auto", "http-legacy"},
+    "caller": {"http-auto", "http-legacy"},
     "ob": {"embedded", "connected", "blocking"},
 }
 """Kinds of caller and of Python program, by parameter: the core has one of them per test."""
 WHOLE = "whole"
+WHOLE_EXAMPLES = 60
+"""What a property has in the whole suite that names no number."""
 OTHER = "other"
 PHRASES = {WHOLE: "of the whole suite alone", OTHER: "cannot be run here"}
 
@@ -99,6 +103,14 @@ def without_sandbox() -> list[pytest.MarkDecorator]:
     """Marks of a variant without a sandbox: the core has it on machines that have none."""
     marks = [] if requirements.missing("bubblewrap") else [pytest.mark.whole]
     return [pytest.mark.sandboxless, *marks]
+
+
+def examples(whole: int) -> int:
+    """How many examples a property gets that has `whole` of them in the whole suite.
+
+    In the core a third, as the properties that name no number; in a soak in proportion more.
+    """
+    return max(2, whole * settings().max_examples // WHOLE_EXAMPLES)
 
 
 def core(of: Container[Any], values: Iterable[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from oubliette.runtime.agents.checked import MAX_COUNT, MAX_DEPTH
 from oubliette.runtime.agents.line_framing import MAX_LINE
 from oubliette.runtime.agents.silence import events_of_silence
+from tests import selection
 from tests.conformance.agents import AGENTS, Agent
 from tests.conformance.frames import Conversation, check_event
 
@@ -24,7 +25,7 @@ DIGITS = "9" * 5000
 
 
 @each_agent
-@settings(max_examples=60)
+@settings(max_examples=selection.examples(60))
 @given(seed=st.integers(0, 1 << 40))
 def test_whatever_an_agent_says_is_events_however_it_is_cut(agent: Agent, seed: int) -> None:
     """And what is said to it does not depend on the cuts either."""

@@ -36,9 +36,7 @@ KINDS = [
 # What a turn goes through on its way; the core of the suite has these alone.
 CORE = [
     "SessionActor",
-    "SessionConnectionActor",
     "ContainerActor",
-    "AgentProcessActor",
     "StoreActor",
 ]
 
@@ -75,7 +73,7 @@ async def test_an_actor_that_fails_costs_nobody_a_turn(server, kind):
         await goes_on(load)
 
 
-@pytest.mark.parametrize("message", core(["of SessionActor", "of AgentProcessActor"], MESSAGES))
+@pytest.mark.parametrize("message", core(["of SessionActor"], MESSAGES))
 async def test_an_actor_that_fails_at_a_message_costs_nobody_a_turn(server, message):
     await server.start()
     async with Load(server, seconds=0.4) as load:

@@ -256,6 +256,7 @@ async def test_a_server_killed_while_the_disk_is_full_comes_back_when_it_is_not(
         await load.finish()
 
 
+@pytest.mark.whole
 async def test_one_failed_write_is_tried_again_and_nobody_hears_of_it(server):
     """An I/O error that goes by itself: the batch is written again, in order, once."""
     await server.start()
@@ -327,6 +328,7 @@ async def test_agents_live_on_over_a_restart_unless_the_command_line_says_otherw
         assert (status, reason) == expected
 
 
+@pytest.mark.whole
 async def test_a_part_that_fails_for_good_ends_the_server_and_keeps_the_agents(server):
     """A supervisor that gives up has nobody above it: the next server takes over."""
     await server.start()

@@ -102,6 +102,7 @@ async def test_the_runtime_folder_is_empty_after_an_orderly_stop(any_server):
     assert runtime_entries(server) == []
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("point", ["container.created@1", "container.launched@1"])
 async def test_the_runtime_folder_is_empty_after_a_kill_and_a_stop(any_server, point):
     server = any_server

@@ -31,6 +31,7 @@ from oubliette.errors import LimitExceeded
 from oubliette.kit import Actor, System, handles
 from oubliette.records import CallerRequest, CallerTool, Event
 from oubliette.testing.clock import VirtualClock
+from tests import selection
 
 pytestmark = pytest.mark.anyio
 
@@ -287,7 +288,7 @@ async def test_superseding_and_observing_are_no_sign_of_absence_or_presence():
 
 
 @given(st.data())
-@settings(max_examples=200)
+@settings(max_examples=selection.examples(200))
 def test_presence_follows_the_last_thing_that_counts(data):
     """The rule, said once more and plainly, against the one that is used."""
     presence, now = CallerPresence(1.0, 10.0), 0.0
@@ -372,7 +373,7 @@ async def test_an_event_above_the_cap_goes_alone():
         assert sizes == [[1], [2], [3]]
 
 
-@settings(max_examples=40)
+@settings(max_examples=selection.examples(40))
 @given(st.data())
 def test_ring_and_log_together_have_no_gap_and_no_repeat(data):
     """Whatever is in memory, from whatever cursor: the reader sees each seq once, in order."""

@@ -18,6 +18,7 @@ from oubliette.mcp_front.host_and_origin import HostPolicy
 from oubliette.mcp_front.quotas import Quotas
 from oubliette.mcp_front.transport.http_server import HttpServer
 from oubliette.records import Event
+from tests import selection
 from tests.http_client import HttpClient
 from tests.interaction.frontkit import world
 
@@ -118,7 +119,7 @@ def test_no_name_is_taken_for_ours_by_chance(host):
 
 
 @pytest.mark.anyio
-@settings(max_examples=15)
+@settings(max_examples=selection.examples(15))
 @given(
     chunks=st.lists(
         st.binary(max_size=200)

@@ -358,6 +358,7 @@ class Frozen:
             got += await loop.sock_recv(self.socket, 4096)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("mode", core(["auto"], ["auto", "legacy"]))
 async def test_a_client_that_does_not_read_is_cut_and_holds_up_nobody(mode):
     async with world(callers={"send_timeout_seconds": 4}) as w, asyncio.timeout(60):

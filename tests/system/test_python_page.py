@@ -69,7 +69,7 @@ def environment(site: Site, home: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(each, marks=pytest.mark.whole if number % 3 else [], id=str(each))
+        pytest.param(each, marks=pytest.mark.whole if number % 6 else [], id=str(each))
         for number, each in enumerate(programs())
     ],
 )

@@ -20,6 +20,7 @@ from oubliette.json_values import ENVELOPE, MAX_CHARACTERS, MAX_DEPTH, MAX_VALUE
 from oubliette.runtime.store.codec import encode
 from oubliette.tool_params.validation import decode
 from oubliette.tools.registry import TABLE
+from tests import selection
 from tests.conformance.agents import AGENTS
 from tests.selection import core
 
@@ -74,7 +75,7 @@ def sendable(value: Any) -> None:
     assert msgspec.json.decode(encode(value)) == value
 
 
-@settings(max_examples=60)
+@settings(max_examples=selection.examples(60))
 @given(documents)
 @example(nested(1, MAX_DEPTH))
 def test_what_passes_is_taken_by_every_encoder_and_comes_back_as_it_was(value: Any) -> None:
@@ -128,7 +129,7 @@ def test_the_limit_of_the_depth_is_exact() -> None:
 # ---------------------------------------------------------------- the doors
 
 
-@settings(max_examples=40)
+@settings(max_examples=selection.examples(40))
 @given(documents)
 def test_http_and_programs_take_what_passes_and_nothing_else(value: Any) -> None:
     arguments = {"session_id": "s", "request_id": "r", "result": value}
@@ -146,7 +147,7 @@ def test_http_and_programs_take_what_passes_and_nothing_else(value: Any) -> None
 
 
 @pytest.mark.parametrize("agent", core([SCRIPTED], AGENTS), ids=lambda agent: agent.name)
-@settings(max_examples=25)
+@settings(max_examples=selection.examples(25))
 @given(documents)
 @example(2**64)
 @example({"n": 10**400})

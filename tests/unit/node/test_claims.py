@@ -29,6 +29,7 @@ from oubliette.runtime.store.postgres.cluster import limit_claims, nodes
 from oubliette.runtime.store.postgres.control_thread import ControlThread
 from oubliette.runtime.store.postgres.database import PostgresDatabase
 from oubliette.runtime.store.postgres.fence import NodeFence
+from tests import selection
 from tests.unit.runtime.store.postgres.cluster_rows import let_lease_end, take
 
 if TYPE_CHECKING:
@@ -367,7 +368,7 @@ STEPS = st.lists(
 
 
 @settings(
-    max_examples=25,
+    max_examples=selection.examples(25),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

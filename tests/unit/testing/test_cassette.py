@@ -30,7 +30,7 @@ async def ask(url: str, prompt: str, *, stream: bool = False, key: str = KEY) ->
         ],
         "tools": [{"type": "function", "function": {"name": "echo"}}],
     }
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(verify=False) as client:
         return await client.post(
             f"{url}/chat/completions", json=body, headers={"authorization": f"Bearer {key}"}
         )

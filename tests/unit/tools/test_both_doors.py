@@ -14,6 +14,7 @@ from oubliette import ids
 from oubliette.clock import SystemClock
 from oubliette.errors import Forbidden
 from oubliette.tools.registry import TABLE, call, input_schema
+from tests import selection
 from tests.unit.tools import toolkit
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ async def asked(tool: Any, scope: str, arguments: dict[str, Any]) -> tuple[str, 
 
 
 @pytest.mark.parametrize("tool", BOTH, ids=lambda tool: tool.name)
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=selection.examples(6), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(data=st.data())
 def test_the_same_call_gets_the_same_answer_at_both_doors(tool: Any, data: st.DataObject) -> None:
     import anyio

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from oubliette.actors.session.event_writer import MAX_UNCOMMITTED_EVENTS, EventWriter
 from oubliette.records import CallerTool, Event, Session
 from oubliette.runtime.store.operations import AppendEvents, PutSession
+from tests import selection
 
 RECORD = Session(
     id="gogol_x", project_id="proj_x", workspace_id="w", principal="p", agent="scripted",
@@ -94,7 +95,9 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 TestJournal = JournalMachine.TestCase
-TestJournal.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestJournal.settings = settings(
+    max_examples=selection.examples(60), stateful_step_count=30, deadline=None
+)
 
 
 def test_an_agent_is_held_back_when_too_much_is_uncommitted() -> None:

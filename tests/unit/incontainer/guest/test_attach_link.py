@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oubliette.incontainer import wire
+from tests import selection
 from tests.unit.incontainer.hostclient import Attached, Closed, Control, HostProcess, Link
 
 # Writes what its arguments say: stream number, size; then the exit code
@@ -137,7 +138,7 @@ def test_cutting_the_link_after_every_byte_of_input_halves_and_repeats_no_line(
     st.lists(st.integers(0, 60_000), max_size=6),
     st.booleans(),
 )
-@settings(max_examples=25)
+@settings(max_examples=selection.examples(25))
 def test_however_often_a_live_link_is_cut_the_output_is_whole(
     shared: HostProcess, parts: list[tuple[int, int]], cuts: list[int], acking: bool
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oubliette.incontainer import wire
+from tests import selection
 from tests.unit.incontainer.hostclient import Control, HostProcess, Refusal
 
 PATIENT = "from oubliette.incontainer import wire\nfrom oubliette.incontainer.guest import pairing\nwire.HEADER_TIMEOUT = wire.PROOF_TIMEOUT = 0.2\npairing.DOWNSTREAM_TIMEOUT = 0.2\n"
@@ -98,7 +99,7 @@ def test_a_header_of_exactly_the_limit_is_read_and_one_byte_more_is_not(
 
 
 @given(st.binary(max_size=1500))
-@settings(max_examples=60)
+@settings(max_examples=selection.examples(60))
 def test_random_bytes_never_hurt_the_host(shared: HostProcess, data: bytes) -> None:
     link = shared.dial()
     link.send(data)

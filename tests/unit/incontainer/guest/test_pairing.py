@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oubliette.incontainer import wire
+from tests import selection
 from tests.unit.incontainer.hostclient import Control, HostProcess, Link
 
 
@@ -525,7 +526,7 @@ def shared() -> HostProcess:
 
 
 @given(moves, st.sampled_from(["up", "down", "both"]), st.integers(0, 2**32))
-@settings(max_examples=40)
+@settings(max_examples=selection.examples(40))
 def test_whatever_both_sides_send_arrives_once_and_in_order(
     shared: HostProcess, plan: list[tuple[str, int]], closer: str, seed: int
 ) -> None:

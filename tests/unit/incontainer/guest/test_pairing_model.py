@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oubliette.incontainer import wire
+from tests import selection
 from tests.unit.incontainer.hostclient import Control, HostProcess, Link
 
 
@@ -144,7 +145,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=60)
+@settings(max_examples=selection.examples(60))
 def test_after_any_history_the_right_links_are_paired_and_no_other_is_held(
     shared: HostProcess, plan: list[tuple[str, str, str]]
 ) -> None:

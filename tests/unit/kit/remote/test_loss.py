@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from oubliette.kit import Actor, ActorDead, AskTimeout, Message, Ref, Reply, handles
 from oubliette.kit.remote import NotSendable, PeerGone, frames, kinds
 from oubliette.kit.remote.node_link import SILENT
+from tests import selection
 from tests.unit.kit.remote.conftest import Pair, two_nodes
 from tests.unit.kit.vocabulary import (
     Add,
@@ -157,7 +158,7 @@ async def test_a_garbled_request_is_refused_to_its_asker(pair: Pair) -> None:
     assert frames.number_of_garbled(garbled) == 7
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=selection.examples(60), deadline=None)
 @given(
     noise=st.lists(st.binary(max_size=60), max_size=5),
     flips=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 200), st.integers(0, 255))),

@@ -17,6 +17,7 @@ from oubliette.runtime.files.project_dirs import Folders
 from oubliette.runtime.store import MEMORY, Database
 from oubliette.runtime.store.execute import perform
 from oubliette.runtime.store.operations import PutProject, PutSession
+from tests.system.python_api import settings
 from tests.unit.runtime.store import samples
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ async def test_nothing_waits_for_the_search(monkeypatch: pytest.MonkeyPatch) -> 
         return []
 
     monkeypatch.setattr(leftovers, "find", find)
-    async with oubliette.open(temporary=True) as ob:
+    async with oubliette.open(temporary=True, config=settings()) as ob:
         try:
             assert await asyncio.to_thread(searching.wait, WAIT)
             assert await ob.projects() == []

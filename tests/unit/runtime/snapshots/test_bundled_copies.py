@@ -18,6 +18,7 @@ from oubliette.runtime.snapshots.bundled_copies import BundledCopies
 from oubliette.runtime.snapshots.copy_records import CopyName
 from oubliette.runtime.snapshots.second_place import SecondPlace
 from oubliette.runtime.snapshots.workspace_job import WorkspaceJobs
+from tests import selection
 from tests.unit.runtime.snapshots.conftest import Shadow
 from tests.unit.runtime.snapshots.part_folder import PartFolder
 
@@ -176,7 +177,9 @@ async def test_of_two_that_send_at_once_one_is_refused(
 
 @pytest.mark.whole
 @settings(
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=selection.examples(8),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     turns=st.lists(

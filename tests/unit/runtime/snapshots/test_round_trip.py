@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from oubliette.runtime.snapshots.git_program import GitProgram
 from oubliette.runtime.snapshots.workspace_job import WorkspaceJobs
+from tests import selection
 from tests.unit.runtime.snapshots.conftest import Shadow
 from tests.unit.runtime.snapshots.test_names import NAMES
 
@@ -52,7 +53,9 @@ def write(folder: bytes, tree: dict[bytes, Any]) -> None:
             os.chmod(path, entry[1])
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=selection.examples(15), deadline=None, suppress_health_check=list(HealthCheck)
+)
 @given(TREES, TREES)
 @example({b"x": ("file", 0o644, b"")}, {b"x": {}})
 @example({b"x": {}}, {b"x": ("file", 0o644, b"")})

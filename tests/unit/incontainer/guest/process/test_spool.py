@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from oubliette.incontainer.guest.process import spool as spool_module
 from oubliette.incontainer.guest.process.spool import Spool
+from tests import selection
 
 PATTERN = bytes(range(251)) * 400
 
@@ -30,7 +31,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(steps, st.sampled_from([4096, 10_000, 30_000]))
-@settings(max_examples=150)
+@settings(max_examples=selection.examples(150))
 def test_what_is_kept_reads_back_from_any_offset(plan: list[tuple[str, float]], size: int) -> None:
     """A model in one bytes object against the ring of memory and file."""
     with pytest.MonkeyPatch.context() as patch:

@@ -15,6 +15,7 @@ from oubliette.runtime.store.postgres.cluster import limit_claims, placements
 from oubliette.runtime.store.postgres.cluster.limit_claims import LimitClaim
 from oubliette.runtime.store.postgres.database import PostgresDatabase
 from oubliette.runtime.store.writer import Writer
+from tests import selection
 from tests.unit.runtime.store import samples
 from tests.unit.runtime.store.postgres.cluster_rows import take
 from tests.unit.runtime.store.postgres.conftest import WAIT
@@ -170,7 +171,7 @@ BATCHES = st.lists(
 
 
 @settings(
-    max_examples=60,
+    max_examples=selection.examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

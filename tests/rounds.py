@@ -100,21 +100,27 @@ GATE: list[Line | tuple[Line, ...]] = [
 
 EVERYTHING = "bubblewrap,pykka-sdist,docker,podman,apple-standin,opencode,droid,node,root,postgres,ray,git-lfs"
 
+RAY = "tests/cluster"
 CHAOS = (
     "tests/cluster/test_chaos.py::test_nothing_is_lost_with_the_process_of_a_node_and_the_database"
 )
 
 
-def whole(seed: int) -> list[Line | tuple[Line, ...]]:
+def whole(seed: int) -> list[Line]:
     """Return the rounds of `.ci/all`, in the order that the seed gives."""
     order = ("-n", "3", "--dist", "worksteal", f"--randomly-seed={seed}")
     core = {"OUBLIETTE_SUITE": "core"}
+    all_parts = {"OUBLIETTE_REQUIRE": EVERYTHING}
     return [
         Line("lint", USER, 300, "make lint"),
         Line("bare", BARE, 1200, tests=order, env=core),
         Line("sandbox", USER, 1200, tests=order, env=core | {"OUBLIETTE_REQUIRE": "bubblewrap"}),
         Line("demo", USER, 300, "make demo"),
-        Line("whole", ROOT, 3600, tests=order, env={"OUBLIETTE_REQUIRE": EVERYTHING}, engines=True),
+        # The start of a Ray takes all that two processors have: it is none of what shares them.
+        Line("whole", ROOT, 3600, tests=(*order, f"--ignore={RAY}"), env=all_parts, engines=True),
+        Line(
+            "cluster", ROOT, 1200, tests=(RAY, "-n", "1", *order[2:]), env=all_parts, engines=True
+        ),
         Line("nodes", ROOT, 1500, "make test-cluster", engines=True),
         Line("chaos", ROOT, 900, tests=(CHAOS,), env={"OUBLIETTE_SOAK": "1"}),
     ]
@@ -375,11 +381,19 @@ def note_passed(minutes: float) -> None:
             os.chown(each, int(os.environ["SUDO_UID"]), int(os.environ["SUDO_GID"]))
 
 
-def everything(seed: int) -> int:
-    """Run the whole; 0 if nothing failed."""
+def everything(seed: int, names: tuple[str, ...]) -> int:
+    """Run the whole, or of it the lines that are named; 0 if nothing failed."""
     folder = Path(tempfile.mkdtemp(prefix="oubliette-all-"))
     folder.chmod(0o755)
-    runs, red, flaky, slow = run_table(whole(seed), time.monotonic() + 3 * 3600, folder)
+    table = {line.name: line for line in whole(seed)}
+    if unknown := set(names) - table.keys():
+        sys.exit(
+            f"no lines of the whole: {', '.join(sorted(unknown))}; there are {', '.join(table)}"
+        )
+    lines: list[Line | tuple[Line, ...]] = [
+        line for name, line in table.items() if name in names or not names
+    ]
+    runs, red, flaky, slow = run_table(lines, time.monotonic() + 3 * 3600, folder)
     for kind, failures in (("FAILED", red), ("FLAKY", flaky)):
         for failure in failures:
             tell(failure, kind)
@@ -395,12 +409,12 @@ def everything(seed: int) -> int:
     return 1 if red or flaky or slow else 0
 
 
-def main(which: str, seed: str | None = None) -> int:
+def main(which: str, seed: str | None = None, *names: str) -> int:
     """Run that table; a request to end is heeded as an interrupt is."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     if which == "gate":
         return gate()
-    return everything(random.randrange(2**32) if seed is None else int(seed))
+    return everything(random.randrange(2**32) if seed is None else int(seed), names)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import ast
 import re
 from pathlib import Path
 
+from tests.product_files import PACKAGE, product_files
 from tests.syntax import parse
 
 TESTS = Path(__file__).parent
-PACKAGE = TESTS.parents[1] / "oubliette"
 CLASS = re.compile(r"^class (\w+)\(([^)]*)\):", re.MULTILINE)
 STARTS = {"spawn", "ChildSpec"}
 """What starts an actor of a class that is given by name."""
@@ -21,7 +21,7 @@ def actors_of(folder: Path) -> set[str]:
     Names will do: `test_class_names` sees to it that each class has one of its own.
     """
     bases: dict[str, set[str]] = {}
-    for path in folder.rglob("*.py"):
+    for path in product_files(folder):
         for name, given in CLASS.findall(path.read_text(encoding="utf-8")):
             bases[name] = set(re.findall(r"\w+", given))
 

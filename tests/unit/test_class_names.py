@@ -6,9 +6,9 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+from tests.product_files import PACKAGE, product_files
 from tests.syntax import parse
 
-PACKAGE = Path(__file__).parents[2] / "oubliette"
 FOR_PROGRAMS = {
     "Event",
     "Message",
@@ -27,7 +27,7 @@ FOR_PROGRAMS = {
 def defined_in(folder: Path) -> dict[str, list[str]]:
     """The names of all classes below a folder, nested ones too, and the modules that define them."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in sorted(folder.rglob("*.py")):
+    for path in product_files(folder):
         for node in ast.walk(parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(path.relative_to(folder).as_posix())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from tests.product_files import PACKAGE, product_files
 from tests.syntax import parse
 
-PACKAGE = Path(__file__).parents[2] / "oubliette"
 MOST = 60  # lines
 OPTIONS = {
     "api/client.py: create_project",
@@ -23,7 +23,7 @@ OPTIONS = {
 def long_functions(folder: Path, most: int) -> dict[str, int]:
     """Functions of `most` lines or more, as `path: name`, and their lengths."""
     found: dict[str, int] = {}
-    for path in sorted(folder.rglob("*.py")):
+    for path in product_files(folder):
         for node in ast.walk(parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.product_files import PACKAGE, product_files
 from tests.syntax import parse
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ def classes(*files: Path) -> set[str]:
     """The names of all classes of these files, or of the package."""
     return {
         node.name
-        for file in files or (ROOT / "oubliette").rglob("*.py")
+        for file in files or product_files()
         for node in ast.walk(parse(file.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef)
     }
@@ -55,7 +56,7 @@ def test_every_class_of_a_row_is_in_a_file_that_the_row_names() -> None:
     checked = []
     for row in re.findall(r"(?m)^\| (.+) \|$", GLOSSARY.read_text(encoding="utf-8")):
         *words, where = row.split(" | ")
-        files = [ROOT / "oubliette" / name for name in FILE.findall(where)]
+        files = [PACKAGE / name for name in FILE.findall(where)]
         defined = {name for file in files for name in classes(file)}
         checked += [(name, name in defined) for name in CLASS.findall(" ".join(words)) if files]
     assert len(checked) > 20

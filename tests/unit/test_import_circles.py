@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.product_files import PACKAGE, product_files
 from tests.syntax import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-ROOT = Path(__file__).parents[2] / "oubliette"
-
 
 def modules(root: Path) -> dict[str, Path]:
     """Names and files of a package and everything in it."""
     found: dict[str, Path] = {}
-    for path in sorted(root.rglob("*.py")):
+    for path in product_files(root):
         parts = path.relative_to(root.parent).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
@@ -67,7 +66,7 @@ def circles(root: Path) -> list[set[str]]:
 
 
 def test_no_modules_import_each_other() -> None:
-    assert circles(ROOT) == []
+    assert circles(PACKAGE) == []
 
 
 @pytest.mark.parametrize(

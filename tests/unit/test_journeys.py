@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.product_files import PACKAGE, product_files
 from tests.syntax import parse
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "oubliette"
 JOURNEYS = ROOT / "docs" / "journeys.md"
 
 SPAN = re.compile(r"`([^`\n]+)`")
@@ -55,7 +55,7 @@ def everything() -> tuple[frozenset[str], frozenset[str]]:
     """All that the package defines, and all words of its source."""
     names: set[str] = set()
     words: set[str] = set()
-    for file in PACKAGE.rglob("*.py"):
+    for file in product_files():
         names |= defined(file.relative_to(PACKAGE).as_posix())
         words |= set(WORD.findall(file.read_text(encoding="utf-8")))
     return frozenset(names), frozenset(words)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.product_files import product_files
 from tests.syntax import parse
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def is_phrase(event: str | None) -> bool:
 def test_every_log_event_of_the_package_is_a_constant_phrase():
     found = [
         (path.relative_to(ROOT).as_posix(), line, event)
-        for path in sorted((ROOT / "oubliette").rglob("*.py"))
+        for path in product_files()
         for line, event in events(path.read_text(encoding="utf-8"))
     ]
     assert len(found) > 50

@@ -16,10 +16,10 @@ from oubliette.incontainer.client.tool_catalog import Catalog
 from oubliette.tool_params.agent_tools import AGENT_TOOLS, AgentMapMessage, catalogue
 from oubliette.tool_params.json_schema import object_schema
 from oubliette.tools.registry import TABLE, input_schema
+from tests.product_files import PACKAGE, product_files
 from tests.syntax import parse
 
 ROOT = Path(__file__).parents[3]
-PACKAGE = ROOT / "oubliette"
 SESSION = "gogol_" + "0" * 26
 FOR_EACH = frozenset({("session_map", "messages")})
 """Parameters that clients and agents both have, with other options inside."""
@@ -80,7 +80,7 @@ def test_no_schema_of_a_tool_is_written_by_hand() -> None:
     """
     found = {
         file.relative_to(PACKAGE).as_posix(): lines
-        for file in PACKAGE.rglob("*.py")
+        for file in product_files()
         if "testing" not in file.relative_to(PACKAGE).parts and (lines := literal_schemas(file))
     }
     assert found == {}

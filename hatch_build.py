@@ -10,7 +10,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ZipappHook(BuildHookInterface):
-    """Builds `oubliette/_bundled/oubliette.pyz` from `oubliette/incontainer`."""
+    """Builds `oubliette/_bundled/oubliette.pyz` from `incontainer`."""
 
     PLUGIN_NAME = "custom"
 

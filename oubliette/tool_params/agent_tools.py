@@ -3,7 +3,7 @@
 `oubliette-client` lists them to its agent, also before it has reached a server: from a file in the
 zipapp, which a test compares with this table. Renew it:
 
-    python -m oubliette.tool_params.agent_tools > oubliette/incontainer/client/agent_tools.json
+    python -m oubliette.tool_params.agent_tools > incontainer/client/agent_tools.json
 
 The server carries out the tools of sessions, and the client those of the context folder.
 """

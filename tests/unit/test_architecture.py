@@ -131,7 +131,7 @@ def test_every_operation_that_is_named_is_one() -> None:
 
 def test_every_file_and_test_that_is_named_is_there() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    named = re.findall(r"`((?:oubliette|tests)/[\w/.]+)(?:::(\w+))?`", page)
+    named = re.findall(r"`((?:oubliette|incontainer|tests)/[\w/.]+)(?:::(\w+))?`", page)
     assert len(named) > 40
     for path, test in named:
         assert (ROOT / path).exists(), path

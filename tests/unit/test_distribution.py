@@ -16,6 +16,7 @@ import pytest
 
 from oubliette.runtime.containers.docker import client
 from oubliette.runtime.containers.errors import EngineMissing
+from tests.product_files import product_files
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -76,6 +77,17 @@ def test_the_base_tools_of_agents_are_in_all_that_is_uploaded(
     with tarfile.open(path) as archive:
         packed = [each for each in archive.getnames() if each.endswith(name)]
     assert len(packed) == 1
+
+
+def test_every_module_of_the_product_is_in_all_that_is_uploaded(
+    built: Path, wheel: zipfile.ZipFile
+) -> None:
+    modules = {path.relative_to(ROOT).as_posix() for path in product_files()}
+    assert "oubliette/incontainer/__main__.py" in modules
+    assert modules <= set(wheel.namelist())
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        assert modules <= {each.name.split("/", 1)[1] for each in archive if each.isfile()}
 
 
 def test_every_link_of_the_page_on_the_index_is_absolute(description: str) -> None:

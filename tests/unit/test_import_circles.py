@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING
@@ -67,6 +68,18 @@ def circles(root: Path) -> list[set[str]]:
 
 def test_no_modules_import_each_other() -> None:
     assert circles(PACKAGE) == []
+
+
+def test_what_runs_in_containers_is_imported_by_one_name_only() -> None:
+    """`import incontainer` works in a checkout, and gives other classes than `oubliette.incontainer`."""
+    tests = Path(__file__).parents[1]
+    inside = PACKAGE / "incontainer"
+    outside = [path for path in product_files() if inside not in path.parents]
+    assert [
+        path
+        for path in (*outside, *tests.rglob("*.py"))
+        if re.search(r"(?m)^\s*(?:from|import) incontainer\b", path.read_text(encoding="utf-8"))
+    ] == []
 
 
 @pytest.mark.parametrize(

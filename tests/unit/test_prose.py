@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 DONE = (
+    "incontainer",
     "oubliette/*.py",
     "oubliette/actors",
     "oubliette/api",
     "oubliette/cli",
     "oubliette/cluster",
     "oubliette/config",
-    "oubliette/incontainer",
     "oubliette/kit",
     "oubliette/mcp_front",
     "oubliette/runtime",

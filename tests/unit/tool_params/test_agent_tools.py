@@ -35,7 +35,7 @@ def test_the_file_that_clients_list_is_that_of_the_table() -> None:
     written = (PACKAGE / "incontainer" / "client" / shipped.FILE).read_bytes()
     assert written == catalogue(), (
         "renew it: .venv/bin/python -m oubliette.tool_params.agent_tools"
-        f" > oubliette/incontainer/client/{shipped.FILE}"
+        f" > incontainer/client/{shipped.FILE}"
     )
 
 

@@ -16,6 +16,13 @@ class ZipappHook(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the zipapp; a checkout builds its own when it is needed."""
+        if not (Path(self.root) / "oubliette" / "incontainer").is_dir():
+            self.app.abort(
+                "oubliette/incontainer is not the symbolic link that it is in the repository,"
+                " perhaps because git wrote it as a file (core.symlinks is false). On a file system"
+                " that has symbolic links:"
+                " git config core.symlinks true && git checkout -- oubliette/incontainer"
+            )
         if version == "editable":
             return
         sys.path.insert(0, self.root)

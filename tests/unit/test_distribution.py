@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -88,6 +89,25 @@ def test_every_module_of_the_product_is_in_all_that_is_uploaded(
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         assert modules <= {each.name.split("/", 1)[1] for each in archive if each.isfile()}
+
+
+def test_a_checkout_without_symbolic_links_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "oubliette").mkdir()
+    shutil.copy(ROOT / "oubliette" / "version.py", tmp_path / "oubliette")
+    (tmp_path / "oubliette" / "incontainer").write_text("../incontainer")
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "git config core.symlinks true" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_every_link_of_the_page_on_the_index_is_absolute(description: str) -> None:

@@ -29,8 +29,8 @@ $(STAMP): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed (set PYTHON=)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.13,<0.14'
-	@VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip sync --quiet --compile-bytecode --require-hashes requirements.lock
-	@VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip install --quiet --no-deps --editable .
+	@VIRTUAL_ENV="$(abspath $(VENV))" $(UV) pip sync --quiet --compile-bytecode --require-hashes requirements.lock
+	@VIRTUAL_ENV="$(abspath $(VENV))" $(UV) pip install --quiet --no-deps --editable .
 	@touch $@
 
 demo: $(STAMP) # real agents: on PATH, else where .ci/agents puts them

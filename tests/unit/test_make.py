@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def lines(*words: str) -> str:
+def lines(*words: str, folder: Path = ROOT) -> str:
     """What `make` would run, without its running."""
     make = shutil.which("make")
     if make is None:
@@ -20,7 +21,7 @@ def lines(*words: str) -> str:
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     done = subprocess.run(
         [make, "--dry-run", "--always-make", *words],
-        cwd=ROOT,
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
@@ -28,6 +29,15 @@ def lines(*words: str) -> str:
         timeout=60,
     )
     return done.stdout
+
+
+def test_a_checkout_in_a_folder_with_a_blank_is_installed_there(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, folder)
+    given = [word for word in shlex.split(lines("setup", folder=folder)) if "VIRTUAL_ENV" in word]
+    assert given == [f"VIRTUAL_ENV={folder}/.venv"] * 2
 
 
 def test_the_demo_has_the_options_that_were_given_and_no_others() -> None:

@@ -17,7 +17,7 @@ from oubliette.actors.project.supervisor import ProjectsActor
 from oubliette.actors.session_registry import REGISTRY, SessionRegistryActor
 from oubliette.actors.snapshot_requests import SNAPSHOTS
 from oubliette.actors.snapshots import SnapshotsActor
-from oubliette.actors.subscriptions.plan import SubscriptionTable
+from oubliette.actors.subscriptions.stored_cursor import SubscriptionTable
 from oubliette.actors.subscriptions.supervisor import SUBSCRIPTIONS, SubscriptionsActor
 from oubliette.errors import OublietteError
 from oubliette.kit import Actor, ChildSpec, Down, Supervisor, handles

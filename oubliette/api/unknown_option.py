@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from oubliette.errors import InvalidParameter
-from oubliette.suggestions import did_you_mean
+from oubliette.errors import InvalidParameter, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -174,9 +174,8 @@ def _list(tools: list[dict[str, Any]], output: Format) -> None:
 
 
 def _tool(name: str, *, anywhere: bool) -> Tool:
-    from oubliette.errors import Forbidden, NotFound
+    from oubliette.errors import Forbidden, NotFound, did_you_mean
     from oubliette.ids import shown
-    from oubliette.suggestions import did_you_mean
     from oubliette.tools.registry import TABLE
 
     found = TABLE.get(name)

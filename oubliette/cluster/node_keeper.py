@@ -15,7 +15,7 @@ import msgspec
 import tenacity
 
 from oubliette.errors import OublietteError
-from oubliette.kit.backoff import Failures
+from oubliette.kit.retry import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,8 +37,7 @@ from oubliette.config.schema import (
     table_kind,
 )
 from oubliette.durations import seconds_of
-from oubliette.errors import ConfigError, InvalidParameter
-from oubliette.suggestions import did_you_mean
+from oubliette.errors import ConfigError, InvalidParameter, did_you_mean
 from oubliette.user_paths import absolute, working_folder
 
 if TYPE_CHECKING:

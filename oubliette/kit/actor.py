@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 
 import structlog
 
-from oubliette.kit.control_messages import Stop, TaskFailed
 from oubliette.kit.errors import ActorDead, ActorError, UnhandledMessage, format_error
 from oubliette.kit.mailbox import Envelope
-from oubliette.kit.messages import Down, Message, Reply, handles, round_trip_answer
+from oubliette.kit.messages import (
+    Down,
+    Message,
+    Reply,
+    Stop,
+    TaskFailed,
+    handles,
+    round_trip_answer,
+)
 from oubliette.kit.place import PlacedActor
 from oubliette.kit.pykka_actor import StopFlag
 from oubliette.kit.ref import ASK_TIMEOUT, Ref

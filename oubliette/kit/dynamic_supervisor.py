@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from oubliette.kit.backoff import BACKOFF
+from oubliette.kit.retry import BACKOFF
 from oubliette.kit.supervisor import StartChild, StopChild, Supervisor
 
 if TYPE_CHECKING:

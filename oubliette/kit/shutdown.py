@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
-from oubliette.kit.control_messages import Stop
 from oubliette.kit.mailbox import Envelope, Mailbox
+from oubliette.kit.messages import Stop
 from oubliette.kit.replies import LoopReply
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import structlog
 
 from oubliette.errors import AlreadyExists
 from oubliette.kit.actor import Actor
-from oubliette.kit.backoff import Backoff, backoff_delay
 from oubliette.kit.errors import DeadlockError, RestartIntensity, format_error
 from oubliette.kit.mailbox import Envelope
 from oubliette.kit.messages import Down, LocalMessage, Message, Reply, handles
+from oubliette.kit.retry import Backoff, backoff_delay
 from oubliette.kit.shutdown import RunningActor, end_actor
 
 if TYPE_CHECKING:

@@ -14,10 +14,9 @@ import structlog
 
 from oubliette.clock import SystemClock
 from oubliette.errors import AlreadyExists
-from oubliette.kit.control_messages import Signal
 from oubliette.kit.errors import ActorDead, WouldBlockError, reason_of
 from oubliette.kit.loop_bridge import LoopBridge, LoopThread
-from oubliette.kit.messages import DeadLetter, Down, Perishable, round_trip
+from oubliette.kit.messages import DeadLetter, Down, Perishable, Signal, round_trip
 from oubliette.kit.pykka_future import on_a_loop
 from oubliette.kit.ref import Ref
 from oubliette.kit.shutdown import RunningActor, end_actor

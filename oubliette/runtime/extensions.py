@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oubliette.errors import ConfigError
+from oubliette.errors import ConfigError, did_you_mean
 from oubliette.ids import shown
-from oubliette.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

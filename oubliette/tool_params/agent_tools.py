@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from oubliette.tool_params import field_types, json_schema, session_tools
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 
 Kind = Literal["base", "context"]
 """`base`: carried out by the server; `context`: by the client, in the workspace."""

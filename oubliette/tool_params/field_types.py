@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
+import msgspec
 from msgspec import Meta
 
 from oubliette import ids
@@ -17,6 +18,11 @@ from oubliette.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of parameters: unknown ones are refused by name."""
+
 
 KIB: Final = 1024
 MAX_PROMPT: Final = 1024 * KIB  # characters

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 
 MAX_PARTS: Final = 1000
 """Maximum of messages of one `session_map`."""

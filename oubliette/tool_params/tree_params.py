@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 
 
 class TreeLimits(Params, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from oubliette.errors import InvalidParameter
 from oubliette.records import CallerTool
 from oubliette.tool_params import field_types
 from oubliette.tool_params.agent_tools import AGENT_TOOLS
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 
 if TYPE_CHECKING:
     from oubliette.config.schema import CallersConfig

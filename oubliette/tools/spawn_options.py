@@ -15,7 +15,7 @@ from oubliette.errors import InvalidParameter
 from oubliette.records import Limits
 from oubliette.runtime.repositories.workspace_clone import branch_of
 from oubliette.tool_params import field_types, session_tools
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tool_params.tree_params import SharedTreeParam
 from oubliette.tools.auth.scopes import minted_scope
 from oubliette.tools.caller_tools import ToolDefinition, normalised

@@ -22,7 +22,7 @@ from oubliette.actors.messages import EventsCommitted
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.actors.subscriptions.actor import SubscriptionActor
 from oubliette.actors.subscriptions.log_source import LogSource
-from oubliette.actors.subscriptions.plan import SubscriptionMemory, SubscriptionPlan
+from oubliette.actors.subscriptions.stored_cursor import SubscriptionMemory, SubscriptionPlan
 from oubliette.kit import Actor, System, handles
 from oubliette.records import Event
 from oubliette.runtime.store import Database, Reader

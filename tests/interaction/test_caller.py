@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oubliette.actors.caller.actor import IDLE_SECONDS, KEEP_RECENT_SECONDS
+from oubliette.actors.caller.delivery import KnownProjects
 from oubliette.actors.caller.event_window import RecentEvents
 from oubliette.actors.caller.messages import CloseListener, GetCaller, NextEvents, OpenListener
 from oubliette.actors.caller.presence import CallerPresence
-from oubliette.actors.caller.projects import KnownProjects
 from oubliette.actors.caller.supervisor import MAX_CALLERS, CallersActor
 from oubliette.actors.messages import (
     CallerDisconnected,
@@ -577,7 +577,7 @@ async def test_a_poller_finds_its_events_in_memory_from_poll_to_poll():
 @given(st.lists(st.lists(st.integers(0, 40), max_size=10), max_size=20))
 async def test_projects_of_sessions_are_read_once_and_a_bounded_number_is_remembered(batches):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("oubliette.actors.caller.projects.MAX_KNOWN", 12)
+        patch.setattr("oubliette.actors.caller.delivery.MAX_KNOWN", 12)
         known = KnownProjects()
         for batch in batches:
             sessions = {str(number) for number in batch}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oubliette.suggestions import did_you_mean
+from oubliette.errors import did_you_mean
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,7 @@ from oubliette.actors.start_pace import HELD_SECONDS
 from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.incontainer import wire
 from oubliette.kit import Actor, Message, handles
-from oubliette.kit.backoff import Failures
-from oubliette.kit.retry import ask_with_retry
+from oubliette.kit.retry import Failures, ask_with_retry
 from oubliette.runtime.agents.memory import need_of
 from oubliette.runtime.guest.errors import GuestRefused, LinkClosed
 

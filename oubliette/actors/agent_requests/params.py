@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from oubliette.actors.agent_requests.caller_tools import outcome_error
 from oubliette.errors import InvalidParameter, OublietteError
 from oubliette.tool_params.agent_tools import AGENT_TOOLS
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tool_params.validation import decode
 
 P = TypeVar("P", bound=Params)

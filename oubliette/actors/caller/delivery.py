@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.caller.event_window import RecentEvents, size_of
 from oubliette.actors.caller.messages import SUPERSEDED, UNKNOWN, EventBatch
-from oubliette.actors.caller.projects import KnownProjects
 from oubliette.kit import Message
 from oubliette.records import Event
 
@@ -24,6 +23,29 @@ if TYPE_CHECKING:
     from oubliette.actors.caller.reader import CallerReader
     from oubliette.actors.store.subscription import SubscriberPort
     from oubliette.kit import Deferred
+
+
+MAX_KNOWN: Final = 10_000
+"""Sessions of one caller that are remembered; far more than one batch of events names."""
+
+
+class KnownProjects(dict[str, str]):
+    """Session id → project id, as far as it was read; "" for a session that is gone."""
+
+    async def read(self, reader: CallerReader, events: Iterable[Event]) -> dict[str, str]:
+        """Return the project of each session that is not known yet; `learn` remembers them."""
+        found: dict[str, str] = {}
+        for session_id in {event.session_id for event in events} - self.keys():
+            record = await reader.session(session_id)
+            found[session_id] = "" if record is None else record.project_id
+        return found
+
+    def learn(self, found: dict[str, str]) -> None:
+        """Remember these; if there are too many, the earlier ones have to be read again."""
+        if len(self) + len(found) > MAX_KNOWN:
+            self.clear()
+        self.update(found)
+
 
 JOIN_SECONDS: Final = 0.01
 """Seconds that notices of settled calls, which the caller knows of, wait to be sent with events."""

@@ -74,9 +74,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
     from oubliette.actors.container.guest_connection import GuestConnection
-    from oubliette.actors.container.key import ContainerKey
     from oubliette.actors.container.lease_memory import LeaseMemory
     from oubliette.actors.container.lifecycle import State
+    from oubliette.actors.container.messages import ContainerKey
     from oubliette.actors.context import ActorContext
     from oubliette.kit import Deferred, Ref
     from oubliette.kit.timers import ActorTimer

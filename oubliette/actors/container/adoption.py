@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from collections.abc import Set as AbstractSet
 
-    from oubliette.actors.container.key import ContainerKey
+    from oubliette.actors.container.messages import ContainerKey
     from oubliette.records import Container, Session
     from oubliette.runtime.containers.base import ContainerInfo, ContainerRuntime
 

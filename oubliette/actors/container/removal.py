@@ -11,8 +11,7 @@ from tenacity import wait_exponential_jitter
 from oubliette.actors.container.jobs import Removed, RemovePending
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import OublietteError
-from oubliette.kit.backoff import Failures
-from oubliette.kit.retry import ask_with_retry
+from oubliette.kit.retry import Failures, ask_with_retry
 from oubliette.runtime.store.operations import DeleteContainer
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from oubliette.runtime.containers.host_paths import new_runtime_dir
 from oubliette.runtime.files.project_dirs import CONTEXT
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.key import ContainerKey
+    from oubliette.actors.container.messages import ContainerKey
     from oubliette.actors.context import ActorContext
     from oubliette.records import Container, Project
     from oubliette.runtime.containers.base import Hardening

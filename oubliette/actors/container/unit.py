@@ -24,12 +24,11 @@ from oubliette.actors.session_registry import (
 )
 from oubliette.actors.store.outages import once_back
 from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, Supervisor, handles
-from oubliette.kit.backoff import BACKOFF
-from oubliette.kit.retry import ask_with_retry
+from oubliette.kit.retry import BACKOFF, ask_with_retry
 from oubliette.runtime.containers.options import accepts_bare, options_of
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.key import ContainerKey
+    from oubliette.actors.container.messages import ContainerKey
     from oubliette.actors.context import ActorContext
     from oubliette.records import Project
 

@@ -9,8 +9,8 @@ import msgspec
 import structlog
 
 from oubliette import ids
-from oubliette.actors.container.key import ContainerKey
 from oubliette.actors.container.messages import (
+    ContainerKey,
     GetUnused,
     StopContainer,
     UnitUnused,

@@ -6,7 +6,7 @@ from typing import Final
 
 from tenacity import wait_exponential_jitter
 
-from oubliette.kit.backoff import Failures
+from oubliette.kit.retry import Failures
 
 GONE_SECONDS: Final = 2.0  # a live guest listens; this long without is not a short interruption
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.02, max=2.0, jitter=0.02)

@@ -26,7 +26,7 @@ from oubliette.errors import InvalidParameter
 from oubliette.incontainer import wire
 from oubliette.json_values import check_values, is_fit, parse
 from oubliette.kit import Actor, ActorDead, Message, handles
-from oubliette.kit.backoff import backoff_delay
+from oubliette.kit.retry import backoff_delay
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.container.messages import StageChanged
 from oubliette.actors.session.agent_output import effects_of
+from oubliette.actors.session.effects import AppendEvent
 from oubliette.actors.session.messages import (
     AgentOutput,
     AgentStarting,
@@ -14,7 +15,6 @@ from oubliette.actors.session.messages import (
     OutputRefused,
     StdinFrame,
 )
-from oubliette.actors.session.start_progress import stage_event
 from oubliette.failpoints import failpoint
 from oubliette.runtime.agents.handshake_adapter import FRAMES
 
@@ -31,6 +31,24 @@ if TYPE_CHECKING:
     from oubliette.actors.session.messages import OutputEvent
     from oubliette.actors.session.state import SessionActorState
     from oubliette.kit import Actor, Message
+
+
+def stage_event(stage: str, message: AgentStartProgress | StageChanged) -> AppendEvent:
+    """Return the event of a stage of the start; empty fields are left out."""
+    payload = {
+        name: value
+        for name in ("container_id", "detail", "error", "remedy", "warnings")
+        if (value := getattr(message, name, None))
+    }
+    shown = {
+        "kind": "stage",
+        "stage": stage,
+        "state": message.state,
+        "elapsed_ms": message.elapsed_ms,
+        **payload,
+    }
+    return AppendEvent("system", shown)
+
 
 AGENT_MESSAGES: Final = (
     AgentOutput,

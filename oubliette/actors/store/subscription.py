@@ -10,7 +10,7 @@ import tenacity
 
 from oubliette.errors import OublietteError, StorageUnavailable
 from oubliette.kit import Message
-from oubliette.kit.backoff import Failures
+from oubliette.kit.retry import Failures
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -28,12 +28,12 @@ from oubliette.kit import (
     UnhandledMessage,
     handles,
 )
-from oubliette.kit.backoff import Failures
+from oubliette.kit.retry import Failures
 
 if TYPE_CHECKING:
     from oubliette.actors.subscriptions.cycle import Step
     from oubliette.actors.subscriptions.log_source import LogReader
-    from oubliette.actors.subscriptions.plan import SubscriptionMemory, SubscriptionPlan
+    from oubliette.actors.subscriptions.stored_cursor import SubscriptionMemory, SubscriptionPlan
     from oubliette.kit import Ref
 
 ACKNOWLEDGE_SECONDS: Final = 600.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -12,7 +13,36 @@ from oubliette.runtime.store.operations import PutMeta
 
 if TYPE_CHECKING:
     from oubliette.actors.subscriptions.log_source import LogReader
-    from oubliette.actors.subscriptions.plan import SubscriptionPlan
+
+
+class SubscriptionPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of one subscription that never change."""
+
+    name: str
+    subscriber: str
+    """Name of the actor that gets the events."""
+    source: LogSource
+    durable: bool
+    """Whether the cursor is stored under the name."""
+    restart_seconds: float
+
+
+@dataclass
+class SubscriptionMemory:
+    """State that a SubscriptionActor keeps over its own restarts; in memory, owned by it."""
+
+    cursor: int
+    """Position up to which the subscriber has acknowledged everything."""
+
+
+class SubscriptionTable:
+    """Open subscriptions by name; only the SubscriptionsActor changes it, and keeps it when
+    restarted.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[str, tuple[SubscriptionPlan, SubscriptionMemory]] = {}
+
 
 PREFIX: Final = "subscription/"
 

@@ -9,8 +9,9 @@ from oubliette.actors.messages import CloseSubscription, OpenSubscription, Subsc
 from oubliette.actors.store.actor import Transact
 from oubliette.actors.subscriptions.actor import SubscriptionActor
 from oubliette.actors.subscriptions.log_source import LogSource
-from oubliette.actors.subscriptions.plan import SubscriptionMemory, SubscriptionPlan
 from oubliette.actors.subscriptions.stored_cursor import (
+    SubscriptionMemory,
+    SubscriptionPlan,
     delete_cursor,
     put_cursor,
     read_cursor,
@@ -23,7 +24,7 @@ from oubliette.kit import ChildSpec, DynamicSupervisor, handles
 
 if TYPE_CHECKING:
     from oubliette.actors.subscriptions.log_source import LogReader
-    from oubliette.actors.subscriptions.plan import SubscriptionTable
+    from oubliette.actors.subscriptions.stored_cursor import SubscriptionTable
     from oubliette.kit import Ref
 
 SUBSCRIPTIONS: Final = "subscriptions"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 import msgspec
 import structlog
 
-from oubliette.errors import ConfigError
+from oubliette.errors import ConfigError, did_you_mean
 from oubliette.ids import shown
 from oubliette.runtime.agents.acp.runtime import AcpRuntime
 from oubliette.runtime.agents.base import AgentRuntime, Availability
@@ -29,7 +29,6 @@ from oubliette.runtime.extensions import (
     lacking,
     refused_settings,
 )
-from oubliette.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

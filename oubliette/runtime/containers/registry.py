@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from oubliette.errors import ConfigError, OublietteError
+from oubliette.errors import ConfigError, OublietteError, did_you_mean
 from oubliette.ids import shown
 from oubliette.runtime.containers.base import ContainerRuntime
 from oubliette.runtime.containers.runtime_spec import ENGINE_STRENGTH, RuntimeSpec
@@ -27,7 +27,6 @@ from oubliette.runtime.extensions import (
     lacking,
     refused_settings,
 )
-from oubliette.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -10,7 +10,7 @@ from oubliette import ids
 from oubliette.actors.messages import AnswerCallerTool, ReportCallProgress
 from oubliette.errors import NotFound, Unavailable
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.caller_listen import CallerListen, CallerListenResult
 from oubliette.tools.request_answers import Accepted, deliver
 from oubliette.tools.spec import CALLERS, tool

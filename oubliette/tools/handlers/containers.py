@@ -23,7 +23,7 @@ from oubliette.errors import Conflict, NotFound
 from oubliette.kit import ActorDead
 from oubliette.runtime.files.git_identity import variables
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.spec import Result, tool
 

@@ -14,7 +14,7 @@ from oubliette.actors.container.messages import (
 )
 from oubliette.errors import InvalidParameter
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.file_contents import (
     MAX_READ,
     MAX_WRITE,

@@ -9,7 +9,7 @@ from msgspec import Meta
 from oubliette.errors import InvalidParameter
 from oubliette.records import TERMINAL
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.spec import Result, tool

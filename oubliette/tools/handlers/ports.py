@@ -10,7 +10,7 @@ from oubliette.actors.container.start_stages import longest_start
 from oubliette.actors.ports.messages import PORTS, ClosePort, ListPorts, OpenPort
 from oubliette.errors import Conflict, Unavailable
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.sessions import own_session, visible_session
 from oubliette.tools.spec import CALLERS, Result, Transport, tool
 

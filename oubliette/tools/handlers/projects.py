@@ -16,7 +16,7 @@ from oubliette.records import Limits, ProjectRepository
 from oubliette.runtime.repositories.addresses import check_branch, check_folder, check_url
 from oubliette.runtime.repositories.workspace_clone import CHECKOUT_SECONDS
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tool_params.tree_params import TreeLimits
 from oubliette.tools.auth import scopes
 from oubliette.tools.clone_progress import receiving

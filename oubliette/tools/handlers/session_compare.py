@@ -9,7 +9,7 @@ from msgspec import Meta
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.snapshots.history_records import DiffAnswer, DiffQuestion
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.session_diff import Path
 from oubliette.tools.handlers.sessions import visible_session

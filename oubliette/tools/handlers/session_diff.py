@@ -15,7 +15,7 @@ from oubliette.errors import InvalidParameter
 from oubliette.runtime.snapshots.history_records import DiffAnswer, DiffQuestion
 from oubliette.runtime.snapshots.snapshot_names import DiffRange
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.handlers.snapshot_answers import ask_history
 from oubliette.tools.schema import response_size

@@ -15,7 +15,7 @@ from oubliette.kit.retry import ask_with_retry
 from oubliette.records import TERMINAL
 from oubliette.runtime.store.operations import PurgeSession
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, SessionOne, visible_session
 from oubliette.tools.spec import Result, tool

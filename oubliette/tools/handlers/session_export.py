@@ -18,7 +18,7 @@ from oubliette.runtime.snapshots.history_records import (
     PieceQuestion,
 )
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.session_diff import DiffPoint, Path
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.handlers.snapshot_answers import ask_history

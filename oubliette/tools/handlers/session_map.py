@@ -26,7 +26,7 @@ from oubliette.kit import ActorDead
 from oubliette.records import TERMINAL
 from oubliette.runtime.agents.memory import need_of
 from oubliette.tool_params import field_types, session_tools
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.session_end import END_SECONDS
 from oubliette.tools.handlers.session_spawn import SessionSpawn, spawn

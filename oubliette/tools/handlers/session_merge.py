@@ -15,7 +15,7 @@ from oubliette.runtime.repositories.merging.merge_records import MergeRequest, S
 from oubliette.runtime.repositories.merging.session_commits import subject_of
 from oubliette.runtime.snapshots.history_records import StatesAnswer, StatesQuestion
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.agent_commits import check_cloned, fetched_commits, store_now
 from oubliette.tools.handlers.session_diff import DiffPoint
 from oubliette.tools.handlers.session_spawn import SessionSpawn, spawn

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.event_queries import listing_facts
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.models import model_of

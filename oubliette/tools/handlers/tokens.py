@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from oubliette.errors import Forbidden
 from oubliette.tool_params import field_types
-from oubliette.tool_params.base import Params
+from oubliette.tool_params.field_types import Params
 from oubliette.tools.auth import scopes
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.schema.response_size import fitting

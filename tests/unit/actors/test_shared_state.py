@@ -15,11 +15,11 @@ import pytest
 import oubliette.actors
 from oubliette import records
 from oubliette.actors.container.guest_connection import GuestConnection, UnitRefs
-from oubliette.actors.container.key import ContainerKey
+from oubliette.actors.container.messages import ContainerKey
 from oubliette.actors.context import ActorContext
 from oubliette.actors.session.messages import OpenLink
 from oubliette.actors.session_registry import SessionRegistry, SessionTable
-from oubliette.actors.subscriptions.plan import SubscriptionPlan
+from oubliette.actors.subscriptions.stored_cursor import SubscriptionPlan
 from oubliette.config.schema import CallersConfig
 from oubliette.kit import Actor
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tenacity import wait_exponential
 
-from oubliette.kit.backoff import Failures
+from oubliette.kit.retry import Failures
 
 
 def test_delays_grow_to_the_limit_and_begin_anew_after_a_success() -> None:

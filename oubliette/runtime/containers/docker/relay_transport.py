@@ -19,7 +19,6 @@ from oubliette.runtime.containers import layout, runtime_dirs
 from oubliette.runtime.containers.base import RELAY_DIR, RELAY_SOCKET
 from oubliette.runtime.containers.docker import exec_bridge
 from oubliette.runtime.containers.docker.exec_stream import STDOUT, open_stream
-from oubliette.runtime.containers.readiness import read_ready
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -28,6 +27,27 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.docker.address import Flavour
     from oubliette.runtime.containers.docker.client import Engine, Facts
     from oubliette.runtime.containers.errors import EngineRefused
+
+
+async def read_ready(fd: int) -> None:
+    """Return when `ready` was read from `fd` (non-blocking; it stays open)."""
+    loop = asyncio.get_running_loop()
+    said = b""
+    while b"\n" not in said:
+        turn: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(fd, _wake, turn)
+        try:
+            await turn
+        finally:
+            loop.remove_reader(fd)
+        with contextlib.suppress(BlockingIOError):
+            said += os.read(fd, 64)
+
+
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
+
 
 Sockets = Literal["auto", "mount", "bridge"]
 Listening: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"

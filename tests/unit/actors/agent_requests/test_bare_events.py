@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oubliette.actors.agent_requests.bare_events import first_form
+from oubliette.actors.agent_requests.session_events import first_form
 from oubliette.records import Turn
 
 

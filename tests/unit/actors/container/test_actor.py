@@ -11,12 +11,12 @@ import pytest
 
 from oubliette.actors.container.actor import ContainerActor
 from oubliette.actors.container.guest_connection import GuestConnection, GuestConnectionState
-from oubliette.actors.container.key import ContainerKey
 from oubliette.actors.container.lease_memory import LeaseMemory
 from oubliette.actors.container.messages import (
     Acquire,
     ContainerIsLost,
     ContainerIsUp,
+    ContainerKey,
     GetContainer,
     GetMemoryRoom,
     GuestConnected,

@@ -15,7 +15,7 @@ from oubliette.actors.container.adoption import (
     holders_of,
     records_of,
 )
-from oubliette.actors.container.key import ContainerKey
+from oubliette.actors.container.messages import ContainerKey
 from oubliette.errors import ContainerLost, NotFound, RuntimeFailure
 from oubliette.records import Container, Session
 from oubliette.runtime.containers.base import ContainerInfo

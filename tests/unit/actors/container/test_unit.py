@@ -8,8 +8,7 @@ import pytest
 
 from oubliette.actors.container import unit as unit_module
 from oubliette.actors.container.guest_connection import GuestConnectionState
-from oubliette.actors.container.key import ContainerKey
-from oubliette.actors.container.messages import GetContainer
+from oubliette.actors.container.messages import ContainerKey, GetContainer
 from oubliette.actors.container.unit import (
     ContainerSupervisor,
     KeepApiKey,

@@ -18,7 +18,7 @@ from oubliette.actors.messages import (
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.actors.subscriptions import Subscription, log_source, subscribe
 from oubliette.actors.subscriptions.actor import SubscriptionActor
-from oubliette.actors.subscriptions.plan import (
+from oubliette.actors.subscriptions.stored_cursor import (
     SubscriptionMemory,
     SubscriptionPlan,
     SubscriptionTable,

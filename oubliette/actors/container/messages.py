@@ -250,7 +250,7 @@ class GuestGone(Message):
     container_id: str
     reason: str
     unusable: bool = False
-    """True: there is a guest, and this server can never use it."""
+    """True: this server can never use it."""
 
 
 class StageChanged(Message):

@@ -26,7 +26,12 @@ from oubliette.actors.session.messages import CloseLink, OpenLink
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, Down, Message, handles
 from oubliette.runtime.guest.control_link import ControlLink
-from oubliette.runtime.guest.errors import GuestAbsent, GuestImpostor, VersionMismatch
+from oubliette.runtime.guest.errors import (
+    GuestAbsent,
+    GuestImpostor,
+    SocketFolderGone,
+    VersionMismatch,
+)
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
@@ -49,7 +54,7 @@ class _NotConnected(Message):
     absent: bool = False
     """No process listens."""
     unusable: bool = False
-    """The listening process is not our guest, and never will be."""
+    """No guest of ours listens, and none ever will."""
 
 
 class _Broken(Message):
@@ -164,7 +169,7 @@ class SocketActor(Actor):
                 attempt=attempt,
                 reason=getattr(error, "message", "") or str(error) or repr(error),
                 absent=isinstance(error, GuestAbsent),
-                unusable=isinstance(error, VersionMismatch | GuestImpostor),
+                unusable=isinstance(error, VersionMismatch | GuestImpostor | SocketFolderGone),
             ),
         )
 

@@ -49,7 +49,7 @@ class LinkAttempts:
         Args:
             now: monotonic seconds.
             absent: whether no process listens. It is gone if none does for GONE_SECONDS.
-            unusable: whether the listening process is not our guest, and never will be.
+            unusable: whether no guest of ours listens, and none ever will.
         """
         self.connecting = False
         if not absent:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from oubliette.incontainer import wire
 from oubliette.runtime.containers.unix_socket import connected, inode_of
-from oubliette.runtime.guest.errors import GuestAbsent, GuestRefused, GuestUnreachable, LinkClosed
+from oubliette.runtime.guest.errors import (
+    GuestAbsent,
+    GuestRefused,
+    GuestUnreachable,
+    LinkClosed,
+    SocketFolderGone,
+)
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
@@ -60,6 +66,8 @@ def inode_at(dial: Dial) -> Inode | None:
 
 def _unreachable(dial: Dial, error: OSError) -> GuestUnreachable:
     kind = GuestAbsent if isinstance(error, _ABSENT) else GuestUnreachable
+    if isinstance(error, FileNotFoundError) and isinstance(dial, Path) and not dial.parent.exists():
+        kind = SocketFolderGone  # a container starts with it, and gets no other one
     return kind(f"no guest listens at {_where(dial)}: {error.strerror}")
 
 

@@ -17,6 +17,10 @@ class GuestAbsent(GuestUnreachable):
     code = "host_absent"
 
 
+class SocketFolderGone(GuestAbsent):
+    """The folder of the relay socket was removed: no guest is reached there ever again."""
+
+
 class GuestRefused(RuntimeFailure):
     """The guest refused; `reason` is its error text (`stale epoch`, `already connected`, …)."""
 

@@ -25,6 +25,8 @@ from oubliette.errors import ContainerLost
 from oubliette.kit import Actor, handles
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.unit.actors.fake_guest import FakeGuest
     from tests.unit.actors.fakes import World
 
@@ -136,6 +138,20 @@ async def test_a_guest_without_the_key_is_reported_unusable_at_once(scene: Scene
     await scene.world.until(scene.gone)
     assert scene.gone()[0].unusable
     assert scene.guest.link is None
+
+
+async def test_a_guest_whose_folder_was_removed_is_reported_unusable_at_once(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await scene.up()
+    socket = tmp_path / "removed" / "relay.sock"
+    monkeypatch.setattr(scene.world.runtime, "dial", lambda _: socket)
+    began = scene.world.clock.monotonic()
+    scene.played.cut()
+    await scene.world.until(scene.gone, seconds=0.01)
+    assert scene.gone()[0].unusable
+    assert "No such file or directory" in scene.gone()[0].reason
+    assert scene.world.clock.monotonic() - began < GONE_SECONDS
 
 
 async def test_agents_that_no_live_session_names_are_ended(scene: Scene) -> None:

@@ -50,6 +50,7 @@ from oubliette.runtime.store.operations import Op, PutIdempotency, PutProject, P
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.messages import Idempotency
+    from oubliette.kit.timers import ActorTimer
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +75,8 @@ class ReleaseProject(Message, Reply[None]):
     moved: bool
 
 
+TAKE_OVER_SECONDS: Final = 2.0
+"""Seconds until it is tried again, after the database did not answer."""
 FIRST_UID: Final = 200_000
 UIDS: Final = 1 << 30  # user ids over which projects are distributed, if the server may choose
 
@@ -87,6 +90,7 @@ class ProjectsActor(DynamicSupervisor):
         self._moving: set[str] = set()
         """Projects that nothing may begin in, as they are being moved to another node."""
         self._clones = RepositoryClones(self, context)
+        self._take_over_again: ActorTimer | None = None
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Remove what was not cloned to its end; open every project that has a live session."""
@@ -406,15 +410,16 @@ class ProjectsActor(DynamicSupervisor):
         assert homes is not None, "only a node of a cluster is told so"
         try:
             taken = await homes.take_over()
-        except OublietteError as error:  # the next notice tries again
+            found = [await reader.project(each) for each in taken if not self.has_child(each)]
+        except OublietteError as error:  # nothing that is asked meanwhile has to wait
             log.warning("projects of lost machines are not taken over", reason=str(error))
+            if self._take_over_again is not None:
+                self._take_over_again.cancel()
+            self._take_over_again = self.after(TAKE_OVER_SECONDS, TakeOverProjects())
             return
-        for project_id in taken:
-            if self.has_child(project_id):
-                continue
-            log.warning("project of a lost machine taken over", project_id=project_id)
-            project = await once_back(functools.partial(reader.project, project_id))
+        for project in found:
             if project is not None and project.deleted_at is None:
+                log.warning("project of a lost machine taken over", project_id=project.id)
                 self._open_one(project)
 
 

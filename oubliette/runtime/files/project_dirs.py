@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from oubliette.config.agent_config import AgentConfig
 from oubliette.errors import ConfigError, RuntimeFailure
 from oubliette.runtime.agents.config_views import views
 from oubliette.runtime.files import git_identity, new_workspaces, safe_files
-from oubliette.runtime.files.agent_configs import AgentConfigs
+from oubliette.runtime.files.agent_configs import FILE, AgentConfigs
 
 if TYPE_CHECKING:
     from collections.abc import Container, Generator, Iterable, Mapping
@@ -134,7 +133,18 @@ class Folders:
         with self._walk(project.id, create=True, uid=project.uid) as folder:
             safe_files.write(folder, "metadata.json", _metadata(project), 0o644)
             for path, content in generated.items():
-                safe_files.write_below(folder, path, content, 0o644)
+                try:
+                    safe_files.write_below(folder, path, content, 0o644)
+                except RuntimeFailure as error:
+                    if path == FILE:  # which is mounted
+                        raise
+                    log.warning(  # no session reads it
+                        "a view of the configuration is not written",
+                        project_id=project.id,
+                        file=path,
+                        reason=error.message,
+                        remedy=error.hint,
+                    )
             safe_files.make(folder, "workspaces", project.uid)
             target = _context_of(project.default_workspace_id)
             safe_files.link(folder, CONTEXT, target, project.uid)
@@ -183,9 +193,9 @@ class Folders:
         folders = ["workspaces", *(f"workspaces/{each}/{CONTEXT}" for each in workspaces)]
         try:
             with safe_files.opened(self.projects) as top:
-                for path in (*folders, ".factory"):
+                for path in folders:
                     safe_files.check(top, f"{project.id}/{path}", folder=True)
-                for path in ("metadata.json", *views(AgentConfig())):
+                for path in ("metadata.json", FILE):
                     safe_files.check(top, f"{project.id}/{path}", folder=False)
         except RuntimeFailure as error:
             return error.message

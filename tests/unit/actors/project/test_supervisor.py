@@ -10,9 +10,9 @@ import pytest
 from oubliette import failpoints
 from oubliette.actors.container.messages import GetContainer
 from oubliette.actors.messages import CreateProject, DeleteProject, Idempotency, OpenProject
-from oubliette.actors.project.supervisor import ProjectsActor
+from oubliette.actors.project.supervisor import ProjectsActor, TakeOverProjects
 from oubliette.actors.store.actor import Transact
-from oubliette.errors import AlreadyExists, Conflict, NotFound, RuntimeFailure
+from oubliette.errors import AlreadyExists, Conflict, NotFound, RuntimeFailure, StorageUnavailable
 from oubliette.kit import AskTimeout, UnhandledMessage, WhichChildren
 from oubliette.runtime.store.operations import PutWorkspace
 
@@ -175,6 +175,42 @@ async def test_a_project_that_is_deleted_is_gone_with_its_actor_and_its_folder(
     with pytest.raises(NotFound):
         await projects.ask(OpenProject(project_id=project.id))
     assert (await create(projects)).id != project.id, "its name is free"
+
+
+class HomesOfALostMachine:
+    """All projects are here, and those of a machine that is gone."""
+
+    def __init__(self, lost: list[str]) -> None:
+        self.lost = lost
+
+    async def projects_here(self) -> frozenset[str]:
+        return frozenset()
+
+    async def elsewhere(self, _: str) -> bool:
+        return False
+
+    async def take_over(self) -> list[str]:
+        return self.lost
+
+
+async def test_a_take_over_that_the_database_stops_is_tried_again_and_holds_up_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = await world.project()
+    homes: Any = HomesOfALostMachine([project.id])
+    world.context = dataclasses.replace(world.context, homes=homes)
+    projects = begin(world)
+    with monkeypatch.context() as outage:
+
+        async def read(_: str) -> None:
+            raise StorageUnavailable("the database is away")
+
+        outage.setattr(world.context.reader, "project", read)
+        projects.tell(TakeOverProjects())
+        with pytest.raises(StorageUnavailable):
+            await projects.ask(OpenProject(project_id=project.id))
+    assert list(await projects.ask(WhichChildren())) == []
+    await world.until(lambda: world.system.lookup(f"projects/{project.id}"), seconds=0.5)
 
 
 async def test_a_message_for_somebody_else_is_refused(world: World) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import structlog
 
 from oubliette.errors import RuntimeFailure
 from oubliette.records import Project
@@ -110,6 +111,25 @@ def test_a_link_in_place_of_a_view_is_replaced_and_its_target_untouched(
     folders.create_project(PROJECT)
     assert target.read_text() == "mine"
     assert not view.is_symlink()
+
+
+@pytest.mark.parametrize("view", [".factory", "opencode.json", ".factory/mcp.json"])
+def test_a_view_that_cannot_be_written_is_named_with_the_remedy_and_harms_nothing(
+    folders: Folders, view: str
+) -> None:
+    place = folders.project("proj_x") / view
+    place.rename(place.with_name("was"))
+    if view == ".factory":
+        place.write_text("x")
+    else:
+        (place / "in").mkdir(parents=True)
+    (folders.project("proj_x") / "config.json").unlink()
+    with structlog.testing.capture_logs() as logged:
+        folders.create_project(PROJECT)
+    assert (folders.project("proj_x") / "config.json").is_file()
+    assert folders.problem(PROJECT, ["ws"]) is None
+    assert {each["file"] for each in logged if each["file"].startswith(view)}
+    assert "remove it" in logged[0]["remedy"]
 
 
 def test_removing_a_workspace_removes_links_in_it_and_not_what_they_point_at(

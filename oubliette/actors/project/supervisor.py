@@ -153,6 +153,8 @@ class ProjectsActor(DynamicSupervisor):
             return None  # answered with the first request of its key
         if (known := await self._made_before(message)) is not None:
             return known
+        if self._context.homes is not None:  # the newest may be of a node whose clock is ahead
+            ids.begin_after(*await self._context.reader.newest_ids())
         project = self._new(message, now)
         with contextlib.suppress(UnicodeEncodeError):  # the store refuses it, and names the field
             await self._check_name(project.name)

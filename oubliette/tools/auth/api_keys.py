@@ -103,6 +103,7 @@ class ApiKeys:
 
     def _hold(self, tokens: dict[str, Token]) -> None:
         self._tokens, self._of_session = tokens, {}
+        ids.begin_after(max(tokens, default=None))  # it may be of a node whose clock is ahead
         for token in tokens.values():
             if token.session_id is not None:
                 self._of_session.setdefault(token.session_id, set()).add(token.id)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from oubliette import failpoints
+from oubliette import failpoints, ids
 from oubliette.actors.container.messages import GetContainer
 from oubliette.actors.messages import CreateProject, DeleteProject, Idempotency, OpenProject
 from oubliette.actors.project.supervisor import ProjectsActor, TakeOverProjects
@@ -192,6 +193,9 @@ class HomesOfALostMachine:
     async def take_over(self) -> list[str]:
         return self.lost
 
+    async def place_here(self, _: Project) -> None:
+        pass
+
 
 async def test_a_take_over_that_the_database_stops_is_tried_again_and_holds_up_nobody(
     world: World, monkeypatch: pytest.MonkeyPatch
@@ -211,6 +215,21 @@ async def test_a_take_over_that_the_database_stops_is_tried_again_and_holds_up_n
             await projects.ask(OpenProject(project_id=project.id))
     assert list(await projects.ask(WhichChildren())) == []
     await world.until(lambda: world.system.lookup(f"projects/{project.id}"), seconds=0.5)
+
+
+async def test_a_project_comes_after_those_of_a_node_whose_clock_is_ahead(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, homes = time.time_ns(), cast("Any", HomesOfALostMachine([]))
+    world.context = dataclasses.replace(world.context, homes=homes)
+    projects = begin(world)
+    await projects.ask(WhichChildren())
+    with monkeypatch.context() as ahead:
+        ahead.setattr(ids, "_last", 0)
+        ahead.setattr(time, "time_ns", lambda: now + 3_600 * 10**9)
+        other = await world.project(name="of a node that is ahead", id=ids.new_id(ids.PROJECT))
+    monkeypatch.setattr(ids, "_last", 0)
+    assert (await create(projects)).id > other.id
 
 
 async def test_a_message_for_somebody_else_is_refused(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -317,6 +318,21 @@ def test_a_stored_key_keeps_its_transports_under_the_name_of_earlier_releases() 
     token = msgspec.convert(stored, Token, strict=False)
     assert token.transports == ("socket",)
     assert msgspec.to_builtins(token)["doors"] == ("socket",)
+
+
+async def test_a_key_comes_after_those_of_a_node_whose_clock_is_ahead(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns()
+    with monkeypatch.context() as ahead:
+        ahead.setattr(ids, "_last", 0)
+        ahead.setattr(time, "time_ns", lambda: now + 3_600 * 10**9)
+        other = await bench.keys.create(name="of a node that is ahead", scope=WRITE)
+    monkeypatch.setattr(ids, "_last", 0)
+    keys = ApiKeys(bench.services.commit, bench.reader, bench.clock)
+    await keys.refresh()
+    await keys.create(name="later", scope=WRITE)
+    assert [token.name for token in keys.listing()][-2:] == [other.token.name, "later"]
 
 
 async def test_what_changes_here_while_the_keys_are_read_anew_stays(bench: Bench) -> None:

@@ -143,6 +143,11 @@ class Actor(PlacedActor):
             raise UnhandledMessage(f"{self.name} ({type(self).__name__}) does not handle {kind}")
         self.system.keep_dead_letter(self.name, self.envelope, "no handler")
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is under way beside the mailbox: no job, and no deferred answer."""
+        return not self._actor_jobs and not self._actor_deferrals
+
     # ------------------------------------------------------------ verbs
     def stop(self, reason: Reason = "normal") -> None:
         """End the actor after the current handler; the messages in the mailbox are refused."""

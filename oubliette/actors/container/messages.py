@@ -71,7 +71,10 @@ class UnitUnused(Message):
 
 
 class GetUnused(Message, Reply[bool]):
-    """To a ContainerActor: whether no container runs or is to be removed, and nothing wants one."""
+    """To a ContainerActor: whether no container runs or is to be removed, and nothing wants one.
+
+    To a ProjectActor: whether nothing of the project runs, and nothing is under way.
+    """
 
 
 class GetContainerInfo(Message, Reply[ContainerInfo | None]):

@@ -209,6 +209,10 @@ class ProjectActor(DynamicSupervisor):
     def _files_brought(self, message: FilesBrought) -> None:
         self._first_use.brought(message)
 
+    @handles(GetUnused)
+    def _get_unused(self, _: GetUnused) -> bool:
+        return self.at_rest and not self.children
+
     # ------------------------------------------------------------------ sessions
 
     @handles(SpawnSession)

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from oubliette import ids
+from oubliette.actors.container.messages import GetUnused
 from oubliette.actors.messages import (
     CreateProject,
     DeleteProject,
@@ -59,6 +60,14 @@ class TakeOverProjects(Message):
     """To `projects`, on one node of a cluster: machines are gone on which sessions live."""
 
 
+class _Idle(Message):
+    """To `projects` itself: nothing may have any use for the actor of a project."""
+
+    project_id: str
+    unused: bool | None = None
+    """Whether the actor has nothing to do; None: it was not asked yet."""
+
+
 class HoldProject(Message, Reply[None]):
     """To `projects`: stop the containers of a project that is to be moved to another node.
 
@@ -77,6 +86,8 @@ class ReleaseProject(Message, Reply[None]):
 
 TAKE_OVER_SECONDS: Final = 2.0
 """Seconds until it is tried again, after the database did not answer."""
+UNUSED_SECONDS: Final = 900.0
+"""Seconds from the last request for a project to the end of its actor, at least."""
 FIRST_UID: Final = 200_000
 UIDS: Final = 1 << 30  # user ids over which projects are distributed, if the server may choose
 
@@ -91,6 +102,8 @@ class ProjectsActor(DynamicSupervisor):
         """Projects that nothing may begin in, as they are being moved to another node."""
         self._clones = RepositoryClones(self, context)
         self._take_over_again: ActorTimer | None = None
+        self._opened: dict[str, float] = {}
+        """Project → monotonic second of the last request for its actor; each has one timer."""
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Remove what was not cloned to its end; open every project that has a live session."""
@@ -110,6 +123,9 @@ class ProjectsActor(DynamicSupervisor):
                 self._open_one(project)
 
     def _open_one(self, project: Project) -> str:
+        if project.id not in self._opened:
+            self.after(UNUSED_SECONDS, _Idle(project_id=project.id))
+        self._opened[project.id] = self.clock.monotonic()
         return self.ensure_child(
             ChildSpec(
                 name=project.id, cls=ProjectActor, args=(self._context, project), shutdown=20.0
@@ -120,6 +136,7 @@ class ProjectsActor(DynamicSupervisor):
     async def _open(self, message: OpenProject) -> str:
         self._check_not_moving(message.project_id)
         if self.has_child(message.project_id):
+            self._opened[message.project_id] = self.clock.monotonic()
             return f"{self.name}/{message.project_id}"
         homes = self._context.homes
         if homes is not None and await homes.elsewhere(message.project_id):
@@ -127,6 +144,30 @@ class ProjectsActor(DynamicSupervisor):
                 f"project {message.project_id} has moved to another node", hint="try again"
             )
         return self._open_one(await self._find_cloned(message.project_id))
+
+    @handles(_Idle)
+    async def _end_unused(self, message: _Idle) -> None:
+        """End the actor of a project that does nothing, a while after the last request for it.
+
+        What is sent to it is sent soon after such a request has named it, so nothing is lost.
+        """
+        project_id = message.project_id
+        if not self.has_child(project_id):
+            self._opened.pop(project_id, None)
+            return
+        rest = self._opened[project_id] + UNUSED_SECONDS - self.clock.monotonic()
+        if rest > 0 or message.unused is False:
+            self.after(max(rest, UNUSED_SECONDS / 2), _Idle(project_id=project_id))
+        elif message.unused:
+            await self.end_child(project_id)
+            del self._opened[project_id]
+        else:
+            self.ask_to_self(
+                self.system.ref(f"{self.name}/{project_id}"),
+                GetUnused(),
+                lambda unused: _Idle(project_id=project_id, unused=unused),
+                lambda _: _Idle(project_id=project_id, unused=False),
+            )
 
     async def _find_cloned(self, project_id: str) -> Project:
         project = await self._find(project_id)

@@ -207,6 +207,27 @@ class Later(Actor):
         raise ValueError("after deferring")
 
 
+async def test_an_actor_is_at_rest_when_its_answers_and_piped_tasks_have_ended(
+    system: System,
+) -> None:
+    ref = system.spawn(Later)
+    actor = inside(ref)
+    assert actor.at_rest
+    asking = asyncio.create_task(ref.ask(Get()))
+    await actor.taken.wait()
+    assert not actor.at_rest
+    actor.kept[0].set(7)
+    await asking
+    assert actor.at_rest
+    gate = asyncio.Event()
+    actor.pipe_to_self(gate.wait(), lambda _: Get(), lambda _: Get())
+    assert not actor.at_rest
+    actor.taken.clear()
+    gate.set()
+    await actor.taken.wait()
+    assert actor.at_rest
+
+
 async def test_a_deferred_answer_replaces_what_the_handler_returns(system: System) -> None:
     ref = system.spawn(Later)
     asking = asyncio.create_task(ref.ask(Get()))

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from oubliette import failpoints, ids
-from oubliette.actors.container.messages import GetContainer
-from oubliette.actors.messages import CreateProject, DeleteProject, Idempotency, OpenProject
-from oubliette.actors.project.supervisor import ProjectsActor, TakeOverProjects
+from oubliette.actors.container.messages import GetContainer, GetUnused
+from oubliette.actors.messages import (
+    CreateProject,
+    DeleteProject,
+    GetProblem,
+    Idempotency,
+    OpenProject,
+)
+from oubliette.actors.project.supervisor import UNUSED_SECONDS, ProjectsActor, TakeOverProjects
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import AlreadyExists, Conflict, NotFound, RuntimeFailure, StorageUnavailable
 from oubliette.kit import AskTimeout, UnhandledMessage, WhichChildren
@@ -152,6 +158,32 @@ async def test_a_project_whose_actor_fails_is_there_again(world: World) -> None:
     await ref.kill()
     await world.until(ref.is_alive, seconds=0.1)
     assert ref.incarnation > first
+
+
+async def test_the_actor_of_a_project_without_any_use_ends_and_the_next_request_starts_it(
+    world: World,
+) -> None:
+    projects, project = begin(world), await world.project()
+    name = await projects.ask(OpenProject(project_id=project.id))
+    first = world.system.ref(name).incarnation
+    await world.settle(UNUSED_SECONDS - 1)
+    await projects.ask(OpenProject(project_id=project.id))
+    await world.settle(2.0)
+    assert world.system.ref(name).incarnation == first, "it may be sent something now"
+    await world.until(lambda: world.system.lookup(name) is None, seconds=60.0)
+    assert await projects.ask(WhichChildren()) == {}
+    assert await projects.ask(OpenProject(project_id=project.id)) == name
+    assert await world.system.ref(name).ask(GetProblem()) is None
+    await world.until(lambda: world.system.lookup(name) is None, seconds=60.0)
+
+
+async def test_a_project_in_which_something_lives_has_a_use_for_its_actor(world: World) -> None:
+    alive, resting = await world.project(name="alive"), await world.project(name="resting")
+    await world.session(alive, status="idle")
+    projects = begin(world)
+    for project, unused in ((alive, False), (resting, True)):
+        ref = world.system.ref(await projects.ask(OpenProject(project_id=project.id)))
+        assert await ref.ask(GetUnused()) is unused
 
 
 async def test_a_project_in_which_sessions_live_is_not_deleted(world: World) -> None:

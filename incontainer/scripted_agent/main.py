@@ -50,7 +50,13 @@ class ScriptedAgent:
     def run(self) -> None:
         """Serve until stdin ends."""
         worker = threading.Thread(target=self._work, daemon=True)
-        worker.start()
+        try:
+            worker.start()
+        except RuntimeError as error:
+            raise SystemExit(
+                f"no more thread can be started in this container: {error}; "
+                "its limit of processes or of memory is reached"
+            ) from error
         self._send("ready", 0, {"agent": "scripted", "version": VERSION})
         terminated = _terminations()
         ready = select.poll()  # unlike epoll, it takes a file for stdin as well

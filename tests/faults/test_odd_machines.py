@@ -267,7 +267,7 @@ def _turn(home: str, plain: dict[str, str]) -> str | None:
             [sys.executable, "-m", "oubliette", *words, "--home", home],
             env=plain, capture_output=True, text=True, timeout=TURN_SECONDS, check=False,
         )  # fmt: skip
-        assert "Traceback" not in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr + done.stdout, done.stderr + done.stdout
         if done.returncode != 0:
             return (done.stderr + done.stdout)[-600:]
     assert "done" in done.stdout

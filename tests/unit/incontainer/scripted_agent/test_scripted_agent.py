@@ -7,9 +7,13 @@ import json
 import os
 import select
 import signal
+import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from oubliette.incontainer.scripted_agent.main import ScriptedAgent
 from tests.unit.incontainer.fake_server import (
     ADD,
     SCRIPTED,
@@ -506,6 +510,18 @@ async def test_a_client_that_cannot_start_fails_the_turn_with_a_reason(tmp_path)
     async with ScriptedProcess(tmp_path, OUBLIETTE_PROJECT_ID=None) as agent:
         assert "oubliette-client" in await agent.fails("call session_events {}")
         assert await agent.says("say on") == "on"
+
+
+def test_an_agent_without_room_for_a_thread_ends_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    agent: Any = SimpleNamespace(moment=None)
+    with pytest.raises(SystemExit, match="no more thread .* its limit of processes"):
+        ScriptedAgent(agent, 1).run()
 
 
 async def test_the_end_of_stdin_lets_the_turns_finish_and_denies_what_is_asked(agent):

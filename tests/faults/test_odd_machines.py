@@ -230,7 +230,7 @@ def _watched(
         except subprocess.TimeoutExpired:
             return Outcome("", f"not ready, and not ended:\n{_end(log)}")
         return _refusal(code, log)
-    failed = _turn(home, plain)
+    failed = _turn(home, plain, process.pid)
     process.send_signal(signal.SIGTERM)
     try:
         code = process.wait(STOP_SECONDS)
@@ -257,14 +257,16 @@ def _appears(process: subprocess.Popen[bytes], home: Path) -> bool:
     return False
 
 
-def _turn(home: str, plain: dict[str, str]) -> str | None:
-    """Run a turn; return the error if it was refused with one."""
+def _turn(home: str, plain: dict[str, str], server: int) -> str | None:
+    """Run a turn, among the file systems of the server; return the error if it was refused."""
+    enter = ["nsenter", f"--target={server}", "--mount", f"--wd={Path.cwd()}"]
+    python = [*(enter if has_namespaces() else ()), sys.executable]
     for words in (
         ["project", "create", "demo", "--agent", "scripted"],
         ["session", "spawn", "demo", "exec pwd\nsay done", "--follow"],
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "oubliette", *words, "--home", home],
+            [*python, "-m", "oubliette", *words, "--home", home],
             env=plain, capture_output=True, text=True, timeout=TURN_SECONDS, check=False,
         )  # fmt: skip
         assert "Traceback" not in done.stderr + done.stdout, done.stderr + done.stdout

@@ -30,6 +30,7 @@ from oubliette.kit import ChildSpec, Supervisor, System
 from oubliette.mcp_front.actor import FrontActor, GetUrl
 from oubliette.mcp_front.opening import front_of
 from oubliette.node.server_node import ServerNode
+from oubliette.runtime.agents import loopback_ports
 from oubliette.runtime.agents.registry import installed
 from oubliette.runtime.audit_log import AuditLog
 from oubliette.runtime.containers import guest_bundle, options, registry
@@ -290,6 +291,7 @@ class Startup:
             folders=self._folders,
             runtime=self._runtime,
             runtime_base=self._base,
+            loopback_ports=await asyncio.to_thread(loopback_ports.configured, self.config),
             agents=MappingProxyType(self._installed.agents),
             missing_agents=MappingProxyType(self._installed.missing),
             zipapp=self._zipapp,

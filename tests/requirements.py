@@ -130,6 +130,15 @@ def _root() -> str | None:
     return None if os.geteuid() == 0 else "other users, mounts and daemons are root's"
 
 
+def _pasta() -> str | None:
+    """Whether it is there, may make a network, and has a route to copy: older ones need that."""
+    from oubliette.runtime.containers.process import own_network
+
+    rows = Path("/proc/net/route").read_text(encoding="ascii").splitlines()
+    leads_out = any(row.split()[1] == "00000000" for row in rows)
+    return own_network.why_not() or (None if leads_out else "no route leads out of this machine")
+
+
 def _pykka_sdist() -> str | None:
     from tests.unit.kit.pykka_sdist import fetch
 
@@ -157,6 +166,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "opencode": functools.partial(_agent, "opencode"),
     "podman": functools.partial(_engine, "podman"),
     "postgres": _postgres,
+    "pasta": _pasta,
     "pykka-sdist": _pykka_sdist,
     "python3.9": _python39,
     "ray": functools.partial(_module, "ray"),
@@ -176,6 +186,7 @@ REMEDIES: dict[str, str] = {
     "kubernetes-schemas": "pip install kubernetes-validate",
     "node": "apt-get install nodejs (18 or later)",
     "opencode": _AGENTS,
+    "pasta": "apt-get install passt, and access to /dev/net/tun",
     "podman": _ENGINES,
     "postgres": "apt-get install postgresql, pip install 'oubliette-agents[postgres]'",
     "pykka-sdist": "a package index that pip reaches",

@@ -10,6 +10,7 @@ from oubliette.actors.session_registry import SessionRegistry, SessionTable
 from oubliette.actors.start_pace import StartPace
 from oubliette.errors import NotFound
 from oubliette.ids import shown
+from oubliette.runtime.agents.loopback_ports import LoopbackPorts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,6 +117,8 @@ class ActorContext:
     zipapp: Path
     runtime_base: Path
     """Folder for the folders of relay sockets."""
+    loopback_ports: LoopbackPorts = field(default_factory=LoopbackPorts)
+    """Those that agents need by the configuration."""
     agent_tools: AgentTools | None = None
     """None: agents get none of Oubliette's own tools."""
     claims: Claims | None = None

@@ -72,9 +72,10 @@ class ProcessConfig(_Section, frozen=True, kw_only=True):
 
     sandbox: Literal["bubblewrap", "best-effort"] = "bubblewrap"
     """`best-effort`: no isolation at all, with a warning at each start."""
-    network: Literal["none", "host"] = "host"
-    """Network of the sandbox: `none`, only a loopback interface of its own; `host`, the host's
-    network."""
+    network: Literal["auto", "own", "host", "none"] = "host"
+    """Network of the sandbox: `own`, one of its own by pasta, with the host's loopback interface
+    out of reach; `auto`, the same where pasta works, else the host's; `host`, the host's network;
+    `none`, only a loopback interface of its own."""
 
 
 class ContainersConfig(ContainerOptions, frozen=True, kw_only=True):

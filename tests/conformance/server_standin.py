@@ -1,6 +1,6 @@
 """Plays a server that is killed: makes a container, says what it made, and waits.
 
-    python -m tests.conformance.server_standin ENGINE FOLDER INSTANCE create|start
+    python -m tests.conformance.server_standin ENGINE FOLDER INSTANCE create|start [NETWORK]
 
 With `start` a process runs in it that says what it is told, and has a second one beside it.
 """
@@ -17,12 +17,14 @@ from oubliette.runtime.containers.base import KEY_FILE
 from tests.conformance.engines import ENGINES, IN_PART, Bench
 
 
-async def main(engine_name: str, folder: str, instance: str, step: str) -> None:
+async def main(
+    engine_name: str, folder: str, instance: str, step: str, network: str | None = None
+) -> None:
     every = [*ENGINES, *itertools.chain(*IN_PART.values())]
     engine = next(engine for engine in every if engine.name == engine_name)
     bench = Bench(engine, Path(folder))
     bench.instance = instance
-    spec = bench.spec()
+    spec = bench.spec() if network is None else bench.spec(network=network)
     said = {"id": spec.id, "runtime_dir": str(spec.runtime_dir)}
     if step == "create":
         await bench.runtime.ping()

@@ -31,10 +31,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextlib.contextmanager
-def server(bench: Bench, step: str, *, failpoints: str = "") -> Iterator[dict[str, Any]]:
+def server(
+    bench: Bench, step: str, *, failpoints: str = "", network: str | None = None
+) -> Iterator[dict[str, Any]]:
     """What another server has made; it was killed with -9 before this returns."""
     argv = [sys.executable, "-m", "tests.conformance.server_standin"]
     argv += [bench.engine.name, str(bench.folder), bench.instance, step]
+    argv += [] if network is None else [network]
     env = {
         **os.environ,
         "OUBLIETTE_FAILPOINTS": failpoints,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from oubliette.errors import OublietteError
+from oubliette.runtime.agents import loopback_ports
+from oubliette.runtime.agents.loopback_ports import LoopbackPorts
 from oubliette.runtime.containers import options
 from oubliette.runtime.containers.base import (
     LABEL_CONTAINER,
@@ -20,6 +24,7 @@ from oubliette.runtime.containers.base import (
     Mount,
 )
 from oubliette.runtime.containers.host_paths import new_runtime_dir
+from oubliette.runtime.files.agent_configs import FILE
 from oubliette.runtime.files.project_dirs import CONTEXT
 
 if TYPE_CHECKING:
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.records import Container, Project
     from oubliette.runtime.containers.base import Hardening
+
+log = structlog.get_logger("oubliette.containers")
 
 
 class ContainerSpecBuilder:
@@ -88,19 +95,40 @@ class ContainerSpecBuilder:
     def _draft(self, container_id: str, runtime_dir: Path) -> ContainerSpec:
         context, project, kind = self._context, self.project, self.key.container_type
         config, name = context.config, context.runtime.name
+        network = options.network_of(config, name, kind, project)
+        needed = self._loopback_ports() if network in {"auto", "own"} else LoopbackPorts()
+        if needed.beyond and network == "auto":
+            network = "host"
+            if container_id:
+                log.warning(
+                    "sandbox has the network of the host",
+                    container=container_id,
+                    why=f"agents need {', '.join(needed.beyond)}, which its own cannot reach",
+                )
         return ContainerSpec(
             id=container_id,
             labels={},
             runtime_dir=runtime_dir,
             mounts=tuple(self._mounts()),
             image=self.image,
-            network=options.network_of(config, name, kind, project),
+            network=network,
+            loopback_ports=needed.ports,
             limits=options.limits_of(config, name, kind, project),
             hardening=self._hardening(),
             uid=project.uid if context.runtime.capabilities.uid_per_container else None,
             orphan_grace=config.containers.orphan_grace_seconds,
             accept_bare=options.accepts_bare(config, project),
         )
+
+    def _loopback_ports(self) -> LoopbackPorts:
+        """Return the ports of this machine that its agents need, MCP servers included. Blocks."""
+        folder = self._context.folders.configs.projects / self.project.id
+        if self.key.workspace_id is not None:
+            folder = folder / "workspaces" / self.key.workspace_id
+        texts = [msgspec.json.encode(self.project.mcp_servers).decode()]
+        with contextlib.suppress(OSError):  # it is made with the workspace
+            texts.append((folder / FILE).read_text(encoding="utf-8", errors="replace"))
+        return self._context.loopback_ports + loopback_ports.named(texts)
 
     def _hardening(self) -> Hardening | None:
         if self.image is None:

@@ -15,6 +15,7 @@ from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
     from oubliette.config.schema import Config
+    from oubliette.runtime.containers.process.sandbox_probe import Probe
 
 ROUND_TRIP_SECONDS: Final = 30.0
 _WORD: Final = b"oubliette\n"
@@ -51,7 +52,7 @@ def sandbox(config: Config, home: Path | None = None) -> tuple[list[Check], bool
             network = "" if found.network_none else "; network none does not work here"
             filtered = "" if found.filtered else "; system calls are not filtered here"
             checks.append(ok("bubblewrap", f"{found.version}{network}{filtered}"))
-            checks.append(ok("network", _reach(config.process.network)))
+            checks.append(_network(config.process.network, found))
         else:
             checks.append(bad("bubblewrap", found.reason or "does not work", found.remedy))
             return checks, False
@@ -62,18 +63,29 @@ def sandbox(config: Config, home: Path | None = None) -> tuple[list[Check], bool
     return checks, True
 
 
-def _reach(network: str) -> str:
-    """Return what agents in a sandbox reach of this machine."""
+def _network(asked: str, found: Probe) -> Check:
+    """Return what agents in a sandbox reach of this machine, and why."""
     from oubliette.incontainer.io import linux
+    from oubliette.runtime.containers.process import own_network, start
 
+    try:
+        network, why = start.resolved(asked, found)
+    except OublietteError as error:
+        return failed("network", error)
     if network == "none":
-        return "none: agents reach nothing, no model on this machine either"
+        return ok("network", "none: agents reach nothing, no model on this machine either")
+    if network == "own":
+        return ok(
+            "network",
+            "own, by pasta: of this machine's loopback interface agents reach the ports that their"
+            " settings name",
+        )
     scoped = linux.landlock_version() >= linux.SCOPES
     sockets = "" if scoped else " and abstract Unix sockets (Linux 6.12 closes these)"
-    return (
-        f"host: agents reach what listens on this machine's loopback interface{sockets};"
-        ' process.network = "none" closes it'
-    )
+    reach = f"host: agents reach what listens on this machine's loopback interface{sockets}"
+    if why is None:
+        return ok("network", f'{reach}; process.network = "auto" or "none" closes it')
+    return bad("network", f"{reach}; {why}", own_network.REMEDY, "warn")
 
 
 def not_asked_for(check: Check) -> Check:
@@ -121,6 +133,7 @@ async def _round_trip(config: Config, zipapp: Path) -> Check:
     who = stranger(config.process.sandbox)
     base = runtime_base(config.containers.runtime_dir, stranger=who)
     runtime = ProcessRuntime(base, zipapp, sandbox=config.process.sandbox)
+    best_effort = config.process.sandbox == "best-effort"
     name = ids.new_id(ids.CONTAINER)
     began = asyncio.get_running_loop().time()
     try:
@@ -132,7 +145,7 @@ async def _round_trip(config: Config, zipapp: Path) -> Check:
                 labels={LABEL_INSTANCE: ids.new_id(ids.INSTANCE), LABEL_CONTAINER: name},
                 runtime_dir=new_runtime_dir(base),
                 mounts=(Mount(Path(workspace), "/workspace"),),
-                network="host",
+                network="host" if best_effort else config.process.network,
                 orphan_grace=60.0,
             )
             try:
@@ -147,7 +160,15 @@ async def _round_trip(config: Config, zipapp: Path) -> Check:
     finally:
         await runtime.aclose()
     seconds = asyncio.get_running_loop().time() - began
-    return ok("relay", f"round trip through a temporary container in {seconds:.2f} s")
+    through = f"round trip through a temporary container in {seconds:.2f} s"
+    if info.warnings and not best_effort:
+        return bad(
+            "relay",
+            f"{through}; {info.warnings[0]}",
+            'mend it, or set process.network = "host"',
+            "warn",
+        )
+    return ok("relay", through)
 
 
 async def _word_through(link: ControlLink, dial: Dial) -> None:

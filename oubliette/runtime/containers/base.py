@@ -137,7 +137,10 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     """Environment of the guest. Visible to its user; secrets of agents do not belong here."""
     network: str = "none"
-    """`none`, `host`, `bridge`, or the name of an engine's network."""
+    """`none`, `host`, `bridge`, or the name of an engine's network; a sandbox has `auto` and `own`
+    too."""
+    loopback_ports: tuple[int, ...] = ()
+    """Ports of this machine's loopback interface that a sandbox with its own network reaches."""
     uid: int | None = None
     """User (and group) id of the agents, where `uid_per_container`."""
     limits: ContainerLimits = ContainerLimits()

@@ -75,8 +75,10 @@ def _by_docker_sdk(setup: RuntimeSetup, flavour: Flavour) -> ContainerRuntime:
 def _process(setup: RuntimeSetup) -> ContainerRuntime:
     from oubliette.runtime.containers.process.runtime import ProcessRuntime
 
-    sandbox = setup.config.process.sandbox
-    return ProcessRuntime(setup.base, setup.zipapp, sandbox=sandbox, home=setup.home)
+    part = setup.config.process
+    return ProcessRuntime(
+        setup.base, setup.zipapp, sandbox=part.sandbox, network=part.network, home=setup.home
+    )
 
 
 def _no_apple() -> str | None:
@@ -207,8 +209,8 @@ def passed(runtime: ContainerRuntime | RuntimeSpec | None) -> Generator[RuntimeS
 def _spec_of(runtime: ContainerRuntime) -> RuntimeSpec:
     """Return the spec of a runtime that is there already.
 
-    One without images is taken for a sandbox: its network is `process.network`, and it limits no
-    memory. A program whose runtime differs passes a `RuntimeSpec`.
+    One without images is taken for a sandbox: its network is `process.network`, with `auto` the
+    host's, and it limits no memory. A program whose runtime differs passes a `RuntimeSpec`.
 
     Raises:
         ConfigError: it lacks something.
@@ -223,9 +225,13 @@ def _spec_of(runtime: ContainerRuntime) -> RuntimeSpec:
         make=lambda _: runtime,
         images=has.images,
         limits=has.images,
-        network=None if has.images else lambda config: config.process.network,
+        network=None if has.images else _plain_network,
         strengths={runtime.name: strength},
     )
+
+
+def _plain_network(config: Config) -> str:
+    return "host" if config.process.network == "auto" else config.process.network
 
 
 def check_tables(config: Config) -> None:

@@ -102,7 +102,7 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> No
         text, wanted = "/x", "/x"
     elif key == "droid.provider":
         text, wanted = "openai", "openai"
-    elif value in {"keep", "process", "bubblewrap", "host"} and key != "server.host":
+    elif value in {"keep", "process", "bubblewrap"} or key == "process.network":
         text, wanted = {
             "keep": ("end", "end"),
             "process": ("power", "power"),

@@ -129,7 +129,7 @@ def arguments(
 def _namespaces(network: str, *, root: bool) -> list[str]:
     argv = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     argv += ["--new-session", "--as-pid-1", "--hostname", "oubliette"]
-    if network == "none":
+    if network != "host":
         argv += ["--unshare-net"]
     argv += ["--cap-drop", "ALL"]
     if not root:

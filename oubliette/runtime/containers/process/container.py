@@ -35,6 +35,9 @@ class ProcessContainer:
         self.lock = asyncio.Lock()
         self.child: subprocess.Popen[bytes] | None = None
         """The child process; None for an adopted one."""
+        self.keeper: subprocess.Popen[bytes] | None = None
+        """The child that keeps its network."""
+        self.warnings: tuple[str, ...] = ()
         self.over: asyncio.Task[None] | None = None
         """Task that runs as long as the container; owned by the runtime."""
         self.watch: procfs.Watch | None = None
@@ -59,13 +62,16 @@ class ProcessContainer:
         """Wait for the end, clean up and record how it ended."""
         await watch.over()
         watch.close()
-        monitor = self.record.monitor
-        if monitor is not None:
+        for process in (self.record.monitor, self.record.keeper):
+            if process is None:
+                continue
             try:
                 async with asyncio.timeout(MONITOR_TIMEOUT):
-                    await procfs.ended(monitor)
+                    await procfs.ended(process)
             except OSError:  # too late (TimeoutError), or the limit of descriptors is reached
-                procfs.send_signal(monitor, signal.SIGKILL)
+                procfs.send_signal(process, signal.SIGKILL)
+        if self.keeper is not None:
+            self.keeper.wait()
         if not self.plan.sandboxed:
             with contextlib.suppress(OSError):  # no descriptor left; `remove` sweeps again
                 await asyncio.to_thread(unsandboxed.sweep, self.record.spec.id)
@@ -74,9 +80,9 @@ class ProcessContainer:
             code = self._bwrap_exit_code()
         elif code is not None and code < 0:
             code = 128 - code
-        self.child = None
+        self.child = self.keeper = None
         self.record = msgspec.structs.replace(
-            self.record, process=None, monitor=None, exit_code=code
+            self.record, process=None, monitor=None, keeper=None, exit_code=code
         )
         with contextlib.suppress(OSError):  # a full disk must not turn an end into a failure
             state_file.save(self.record)
@@ -112,9 +118,10 @@ class ProcessContainer:
         """Drop the descriptor and the child, which goes on."""
         if self.watch is not None:
             self.watch.close()
-        if self.child is not None and self.child.poll() is None:
-            # It outlives us on purpose, and Popen must not warn of that when collected.
-            self.child.returncode = 0
+        for child in (self.child, self.keeper):
+            if child is not None and child.poll() is None:
+                # It outlives us on purpose, and Popen must not warn of that when collected.
+                child.returncode = 0
 
 
 async def _finishes(task: asyncio.Task[None], timeout: float) -> bool:

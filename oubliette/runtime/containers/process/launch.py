@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import functools
 import json
 import os
 import select
@@ -44,6 +45,12 @@ class StartedProcess(msgspec.Struct):
     """The child: bwrap, or the guest itself."""
     info: dict[str, int]
     """bwrap's output on its info descriptor; empty without bwrap."""
+    keeper: subprocess.Popen[bytes] | None = None
+    """Process that keeps the sandbox's own network."""
+
+
+class NoNetwork(RuntimeFailure):
+    """The sandbox did not get a network of its own."""
 
 
 async def _read_until(fd: int, complete: Callable[[bytes], bool]) -> bytes:
@@ -88,6 +95,11 @@ def _unbreakable_pipe() -> tuple[int, int]:
     return reading, both
 
 
+def _closed_with(stack: contextlib.ExitStack, fd: int) -> int:
+    stack.callback(os.close, fd)
+    return fd
+
+
 async def launch(
     argv: Callable[[Pipes], Sequence[str]],
     *,
@@ -100,11 +112,13 @@ async def launch(
     wait_ready: bool,
     uid: int | None,
     timeout: float,
+    keeper: Callable[[int], Sequence[str]] | None = None,
 ) -> StartedProcess:
     """Fork, exec, and wait for the info and for `ready` within `timeout` seconds.
 
     `uid` (only as root) is the user of the child; None = ours. `data` are further descriptors to
-    inherit; they stay open here. `thread` is the result of `start_thread`.
+    inherit; they stay open here. `thread` is the result of `start_thread`. `keeper` returns the
+    command line that gives a network to the sandbox with that pid.
 
     Raises:
         RuntimeFailure: the process could not be started, or ended before it was ready.
@@ -112,17 +126,12 @@ async def launch(
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with contextlib.ExitStack() as stack:
-
-        def close_later(fd: int) -> int:
-            stack.callback(os.close, fd)
-            return fd
-
-        log_fd = close_later(os.open(log, flags | os.O_APPEND, 0o600))
-        status_fd = close_later(os.open(status, flags | os.O_TRUNC, 0o600))
+        log_fd = _closed_with(stack, os.open(log, flags | os.O_APPEND, 0o600))
+        status_fd = _closed_with(stack, os.open(status, flags | os.O_TRUNC, 0o600))
         ready_read, ready_write = os.pipe()
-        close_later(ready_read)
+        _closed_with(stack, ready_read)
         info_read, info_write = _unbreakable_pipe()
-        close_later(info_read)
+        _closed_with(stack, info_read)
         pipes = Pipes(ready_write, info_write, status_fd)
         try:
             child = thread.submit(
@@ -139,6 +148,7 @@ async def launch(
                 started,
                 info=info_read if wait_info else None,
                 ready=ready_read if wait_ready else None,
+                keep=keeper and functools.partial(_kept, keeper, thread, log_fd),
                 timeout=timeout,
             )
         except BaseException:
@@ -195,8 +205,29 @@ def _forked(
     )
 
 
+def _kept(
+    keeper: Callable[[int], Sequence[str]], thread: Executor, log_fd: int, pid: int
+) -> subprocess.Popen[bytes]:
+    """Start the keeper of a network, in the thread; its answer comes on standard output."""
+    return thread.submit(
+        subprocess.Popen[bytes],
+        keeper(pid),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log_fd,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    ).result()
+
+
 async def _wait(
-    started: StartedProcess, *, info: int | None, ready: int | None, timeout: float
+    started: StartedProcess,
+    *,
+    info: int | None,
+    ready: int | None,
+    keep: Callable[[int], subprocess.Popen[bytes]] | None,
+    timeout: float,
 ) -> None:
     try:
         async with asyncio.timeout(timeout):
@@ -205,10 +236,17 @@ async def _wait(
                 if not raw.strip():
                     raise RuntimeFailure("the sandbox could not be made")
                 started.info = json.loads(raw)
+            if keep is not None:  # it works while the guest starts
+                started.keeper = keep(started.info["child-pid"])
             if ready is not None:
                 received = await _read_until(ready, lambda data: b"\n" in data)
                 if received.strip() != b"ready":
                     raise RuntimeFailure("the guest ended before it was ready")
+            if started.keeper is not None and started.keeper.stdout is not None:
+                with started.keeper.stdout as answer:
+                    text = await _read_until(answer.fileno(), lambda data: b"\n" in data)
+                if text != b"ready\n":
+                    raise NoNetwork(text.decode(errors="replace").strip() or "its keeper ended")
     except TimeoutError as error:
         raise DeadlineExceeded(f"the guest was not ready in {timeout:g} s") from error
 
@@ -221,6 +259,11 @@ def kill_now(started: StartedProcess) -> None:
     indefinitely.
     """
     child = started.child
+    if started.keeper is not None:
+        started.keeper.kill()
+        started.keeper.wait()
+        if started.keeper.stdout is not None:
+            started.keeper.stdout.close()
     if child.poll() is not None:
         return
     child.send_signal(signal.SIGSTOP)

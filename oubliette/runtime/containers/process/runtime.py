@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from oubliette.errors import InvalidParameter, NotFound, OublietteError, RuntimeFailure
 from oubliette.runtime.containers import guest_bundle, host_paths, layout
@@ -31,6 +32,7 @@ from oubliette.runtime.containers.base import (
 from oubliette.runtime.containers.process import (
     adoption,
     launch,
+    own_network,
     sandbox_probe,
     start,
     state_file,
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 
     from oubliette.runtime.containers.base import Progress
 
+log = structlog.get_logger("oubliette.containers")
+
 
 class ProcessRuntime:
     """`ContainerRuntime` without a daemon.
@@ -55,6 +59,8 @@ class ProcessRuntime:
         base: the result of `host_paths.runtime_base`.
         zipapp: the zipapp with the guest (`oubliette.runtime.zipapp.zipapp_path`).
         sandbox: `best-effort` isolates nothing and warns in every `ContainerInfo`.
+        network: that of all its containers (`process.network`), which `ping` tries and logs;
+            None = only their specs know.
         bwrap: path of bubblewrap; None = from PATH.
         home: the server's own folder. Where root has no sandbox, its agents' user gets access
             (`o+x`, not to list) to the projects in it, since nothing can be mounted for it.
@@ -66,12 +72,14 @@ class ProcessRuntime:
         zipapp: Path,
         *,
         sandbox: Literal["bubblewrap", "best-effort"] = "bubblewrap",
+        network: str | None = None,
         bwrap: str | None = None,
         home: Path | None = None,
     ) -> None:
         self._base = base
         self._zipapp = zipapp
         self._sandboxed = sandbox == "bubblewrap"
+        self._network = network
         self._bwrap = bwrap
         self._home = home
         self._root = os.geteuid() == 0
@@ -109,10 +117,23 @@ class ProcessRuntime:
                 found = sandbox_probe.Probe(
                     ok=False, reason=str(error), remedy="check the runtime folder"
                 )
+            found = self._with_network(found)
             self._probe = found
         return RuntimeStatus(
             ok=found.ok, version=found.version, reason=found.reason, remedy=found.remedy
         )
+
+    def _with_network(self, found: sandbox_probe.Probe) -> sandbox_probe.Probe:
+        """Log which network sandboxes have, and why; not `ok` if it cannot be given."""
+        if self._network is None or not self._sandboxed or not found.ok:
+            return found
+        try:
+            network, why = start.resolved(self._network, found)
+        except RuntimeFailure as error:
+            return msgspec.structs.replace(found, ok=False, reason=error.message, remedy=error.hint)
+        remedy = own_network.REMEDY if why else None
+        log.info("network of sandboxes", network=network, why=why, remedy=remedy)
+        return found
 
     def _try(self) -> sandbox_probe.Probe:
         if not sys.platform.startswith("linux"):
@@ -337,5 +358,5 @@ class ProcessRuntime:
             started_at=kept.started_at,
             exit_code=kept.exit_code,
             isolation="container" if self._sandboxed else "none",
-            warnings=() if self._sandboxed else (unsandboxed.WARNING,),
+            warnings=container.warnings if self._sandboxed else (unsandboxed.WARNING,),
         )

@@ -131,12 +131,12 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
             )
         if spec.uid == 0:
             raise InvalidParameter("uid: agents never run as root", field="uid")
-        if spec.network not in {"none", "host"}:
+        if spec.network not in {"auto", "own", "host", "none"}:
             raise InvalidParameter(
-                f"network: the process runtime knows none and host, not {spec.network}",
+                f"network: the process runtime knows auto, own, host and none, not {spec.network}",
                 field="network",
             )
-        if spec.network == "none" and not network_none:
+        if spec.network in {"own", "none"} and not network_none:
             raise InvalidParameter(
                 "network: this sandbox cannot cut a container from the network",
                 field="network",

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from oubliette.errors import RuntimeFailure
 from oubliette.failpoints import failpoint
@@ -19,6 +20,7 @@ from oubliette.runtime.containers.base import KEY_FILE, RELAY_SOCKET
 from oubliette.runtime.containers.process import (
     bubblewrap,
     launch,
+    own_network,
     procfs,
     state_file,
     syscall_filter,
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.process import sandbox_probe
     from oubliette.runtime.containers.process.container import ProcessContainer
     from oubliette.runtime.containers.process.sandbox_plan import SandboxPlan
+
+log = structlog.get_logger("oubliette.containers")
 
 
 async def start(
@@ -50,7 +54,58 @@ async def start(
         OSError: a file of the start cannot be made.
         OublietteError: the guest has ended, or does not listen in time.
     """
-    plan, spec = container.plan, container.plan.spec
+    plan = container.plan
+    network, why = resolved(plan.spec.network, found)
+    container.warnings = ()
+    try:
+        started = await _launched(
+            plan, found, tools, key, network=network, thread=thread, timeout=timeout
+        )
+    except launch.NoNetwork as error:
+        why = f"pasta: {error.message}"
+        if plan.spec.network != "auto":
+            raise RuntimeFailure(
+                f"it has no network of its own: {why}", hint='or set process.network = "host"'
+            ) from error
+        log.warning("sandbox has the network of the host", container=plan.spec.id, why=why)
+        container.warnings = (f"the sandbox has the network of the host: {why}",)
+        started = await _launched(
+            plan, found, tools, key, network="host", thread=thread, timeout=timeout
+        )
+    failpoint("container.launched")
+    await _take_in(container, started)
+
+
+def resolved(network: str, found: sandbox_probe.Probe) -> tuple[str, str | None]:
+    """Return the network that a sandbox gets for the one that was asked for, and why not its own.
+
+    Raises:
+        RuntimeFailure: it is to have its own, and cannot.
+    """
+    if network not in {"auto", "own"}:
+        return network, None
+    why = own_network.why_not() if found.network_none else "bubblewrap cannot make one here"
+    if why is None:
+        return "own", None
+    if network == "own":
+        raise RuntimeFailure(
+            f"sandboxes cannot have a network of their own: {why}",
+            hint=f'{own_network.REMEDY}, or set process.network = "auto"',
+        )
+    return "host", why
+
+
+async def _launched(
+    plan: SandboxPlan,
+    found: sandbox_probe.Probe,
+    tools: guest_bundle.Kit,
+    key: bytes,
+    *,
+    network: str,
+    thread: Executor,
+    timeout: float,
+) -> launch.StartedProcess:
+    spec = plan.spec
     inside = plan.inside(str(found.python), tools)
     (spec.runtime_dir / RELAY_SOCKET).unlink(missing_ok=True)
     host_paths.write_private(spec.runtime_dir / KEY_FILE, key, uid=plan.host_uid)
@@ -60,7 +115,7 @@ async def start(
         sources: dict[str, int] = {}
         filters = _filter(stack) if plan.sandboxed and found.filtered else ()
         if plan.sandboxed:
-            data = _etc(plan.agent_uid, stack)
+            data = _etc(plan.agent_uid, network, stack)
             sources = _sources(spec, stack)
 
         def argv(pipes: launch.Pipes) -> Sequence[str]:
@@ -69,10 +124,21 @@ async def start(
                 return command
             filter_fd = filters[0] if filters else None
             return _in_sandbox(
-                plan, found, tools, command, pipes, data=data, sources=sources, filter_fd=filter_fd
+                plan,
+                found,
+                tools,
+                command,
+                pipes,
+                network=network,
+                data=data,
+                sources=sources,
+                filter_fd=filter_fd,
             )
 
-        started = await launch.launch(
+        def keeper(pid: int) -> Sequence[str]:
+            return own_network.keeper(inside.python, pid, spec.loopback_ports, root=plan.root)
+
+        return await launch.launch(
             argv,
             thread=thread,
             env={**inside.env, **spec.env},
@@ -83,9 +149,8 @@ async def start(
             wait_ready=spec.command is None,
             uid=plan.host_uid,
             timeout=timeout,
+            keeper=keeper if network == "own" else None,
         )
-    failpoint("container.launched")
-    await _take_in(container, started)
 
 
 def _in_sandbox(
@@ -95,6 +160,7 @@ def _in_sandbox(
     command: Sequence[str],
     pipes: launch.Pipes,
     *,
+    network: str,
     data: Mapping[str, int],
     sources: Mapping[str, int],
     filter_fd: int | None,
@@ -111,7 +177,7 @@ def _in_sandbox(
             sizes=found.sizes,
         ),
         command=command,
-        network=spec.network,
+        network=network,
         runtime_dir=spec.runtime_dir,
         spool=plan.spool,
         mounts=spec.mounts,
@@ -129,14 +195,16 @@ async def _take_in(container: ProcessContainer, started: launch.StartedProcess) 
     plan, spec = container.plan, container.plan.spec
     monitor = procfs.identify(started.child.pid)
     process = procfs.identify(started.info["child-pid"]) if plan.sandboxed else monitor
+    keeper = None if started.keeper is None else procfs.identify(started.keeper.pid)
     if process is None:
         launch.kill_now(started)
         raise RuntimeFailure("the container's process ended at once")
-    container.child = started.child
+    container.child, container.keeper = started.child, started.keeper
     container.record = msgspec.structs.replace(
         container.record,
         process=process,
         monitor=monitor if plan.sandboxed else None,
+        keeper=keeper,
         started_at=time.time(),
         exit_code=None,
     )
@@ -164,10 +232,13 @@ def _sources(spec: ContainerSpec, stack: contextlib.ExitStack) -> dict[str, int]
     return sources
 
 
-def _etc(uid: int | None, stack: contextlib.ExitStack) -> dict[str, int]:
+def _etc(uid: int | None, network: str, stack: contextlib.ExitStack) -> dict[str, int]:
     """Open descriptors of the `/etc` files that are made for the container."""
     who = os.geteuid() if uid is None else uid
     contents = {"/etc/passwd": bubblewrap.passwd(who), "/etc/group": bubblewrap.group(who)}
+    names = own_network.names() if network == "own" else None
+    if names is not None:
+        contents["/etc/resolv.conf"] = names
     data: dict[str, int] = {}
     for target, content in contents.items():
         data[target] = _in_memory(target.rpartition("/")[2], content, stack)

@@ -30,6 +30,8 @@ class StoredContainer(msgspec.Struct, frozen=True, kw_only=True):
     """Process 1 of the sandbox (best-effort: the guest), once started."""
     monitor: HostProcess | None = None
     """The bwrap outside that waits for it."""
+    keeper: HostProcess | None = None
+    """The `network_keeper` of its own network."""
     started_at: float | None = None
     exit_code: int | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -32,7 +33,8 @@ from oubliette.config.schema import (
 )
 from oubliette.control_socket import listening
 from oubliette.errors import ConfigError
-from oubliette.runtime.containers.process import unsandboxed
+from oubliette.runtime.containers.process import own_network, unsandboxed
+from oubliette.runtime.containers.process.sandbox_probe import Probe
 from oubliette.runtime.files.home import HomeLock
 from oubliette.runtime.store import Database
 
@@ -302,6 +304,26 @@ def test_a_sandbox_that_nobody_asks_for_is_no_failure() -> None:
     )
     folder = Check(name="runtime folder", status="fail", detail="a link", remedy="remove it")
     assert sandbox.not_asked_for(folder) is folder
+
+
+@pytest.mark.parametrize(
+    ("asked", "there", "status", "detail"),
+    [
+        ("auto", True, "ok", "own, by pasta"),
+        ("auto", False, "warn", "host: .*; pasta is not installed"),
+        ("own", False, "fail", "pasta is not installed"),
+        ("host", False, "ok", "host: .* closes it"),
+        ("none", True, "ok", "none: "),
+    ],
+)
+def test_the_network_of_sandboxes_is_told_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, asked: str, there: bool, status: str, detail: str
+) -> None:
+    reason = None if there else "pasta is not installed"
+    monkeypatch.setattr(own_network, "why_not", lambda: reason)
+    check = sandbox._network(asked, Probe(ok=True, network_none=True))
+    assert re.search(detail, told(check, status))
+    assert ("install passt" in (check.remedy or "")) == (status != "ok")
 
 
 @pytest.mark.whole

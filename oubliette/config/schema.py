@@ -72,7 +72,7 @@ class ProcessConfig(_Section, frozen=True, kw_only=True):
 
     sandbox: Literal["bubblewrap", "best-effort"] = "bubblewrap"
     """`best-effort`: no isolation at all, with a warning at each start."""
-    network: Literal["auto", "own", "host", "none"] = "host"
+    network: Literal["auto", "own", "host", "none"] = "auto"
     """Network of the sandbox: `own`, one of its own by pasta, with the host's loopback interface
     out of reach; `auto`, the same where pasta works, else the host's; `host`, the host's network;
     `none`, only a loopback interface of its own."""

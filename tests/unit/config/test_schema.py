@@ -107,7 +107,7 @@ def test_every_key_can_be_set_in_the_environment(tmp_path: Path, key: str) -> No
             "keep": ("end", "end"),
             "process": ("power", "power"),
             "bubblewrap": ("best-effort", "best-effort"),
-            "host": ("none", "none"),
+            "auto": ("none", "none"),
         }[value]
     else:
         text, wanted = "x", "x"

@@ -98,7 +98,7 @@ GATE: list[Line | tuple[Line, ...]] = [
     Line("cluster", ROOT, 300, "make demo CLUSTER=3"),
 ]  # fmt: skip
 
-EVERYTHING = "bubblewrap,pykka-sdist,docker,podman,apple-standin,opencode,droid,node,root,postgres,ray,git-lfs"
+EVERYTHING = "bubblewrap,pasta,pykka-sdist,docker,podman,apple-standin,opencode,droid,node,root,postgres,ray,git-lfs"
 
 RAY = "tests/cluster"
 CHAOS = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.actors.container.key import ContainerKey
+from oubliette.actors.container.messages import ContainerKey
 from oubliette.actors.container.spec_builder import ContainerSpecBuilder
 from oubliette.config.schema import Config, ProcessConfig
 from oubliette.runtime.agents.loopback_ports import LoopbackPorts

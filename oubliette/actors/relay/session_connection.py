@@ -1,12 +1,14 @@
 """Link of one session: JSON-RPC lines of its agent's client, in both directions.
 
 It reads one line, passes it on and reads the next, so that calls run concurrently; it writes the
-session's answers. It does not interpret the methods.
+session's answers. It does not interpret the methods, except that a cancellation passes requests
+that wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -30,6 +32,7 @@ from oubliette.kit.retry import backoff_delay
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter
+    from collections.abc import Callable
 
     from oubliette.actors.container.guest_connection import GuestConnection
     from oubliette.actors.context import ActorContext
@@ -39,10 +42,13 @@ log = structlog.get_logger(__name__)
 WAIT_FOR_HOST: Final = 60.0  # seconds; then requested again
 WRITE_LIMIT: Final = 4 * 1024 * 1024  # unread bytes at which a client's link is closed
 MAX_IN_WORK: Final = 64
-"""Requests of one link that wait for their answers; the next is read when one of them has it."""
+"""Requests of one link that wait for their answers; the next is begun when one of them has it."""
+MAX_AHEAD: Final = 256
+"""Further ones that are read: the cancellation of a call may be behind them."""
 PORTION: Final = 16  # lines that are handled before others have their turn
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.01, max=2.0, jitter=0.02)
 _CHUNK: Final = 256 * 1024
+_CANCELLED: Final = "notifications/cancelled"
 
 
 class _Opened(Message):
@@ -76,7 +82,9 @@ class SessionConnectionActor(Actor):
         self._failures = 0
         self._in_work = 0
         """Requests that the session has, also of earlier connections."""
-        self._room = asyncio.Event()
+        self._ahead: deque[LinkRequest] = deque()
+        """Requests of this connection that wait for room among them."""
+        self._moved = asyncio.Event()
 
     async def on_start(self) -> None:
         """Start to connect."""
@@ -128,12 +136,22 @@ class SessionConnectionActor(Actor):
             writer.transport.abort()
 
     async def _read(self, reader: StreamReader, generation: int) -> str:
+        self._ahead.clear()
+        work = [
+            asyncio.ensure_future(each)
+            for each in (self._read_lines(reader, generation), self._pass_on())
+        ]
+        try:
+            ended, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+            return ended.pop().result()
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+
+    async def _read_lines(self, reader: StreamReader, generation: int) -> str:
         lines = wire.LineReader(wire.MAX_SESSION_LINE)
-        session = self.system.ref(self._spec.session)
-        while True:
-            chunk = await reader.read(_CHUNK)
-            if not chunk:
-                return "the agent's client closed the link"
+        while chunk := await reader.read(_CHUNK):
             for number, line in enumerate(lines.feed(chunk)):
                 if number % PORTION == PORTION - 1:
                     await asyncio.sleep(0)
@@ -144,14 +162,47 @@ class SessionConnectionActor(Actor):
                 if refusal is not None:
                     return f"the relay refused the link: {refusal}"
                 for request in self._requests(line, generation):
-                    while self._in_work >= MAX_IN_WORK:
-                        self._room.clear()
-                        await self._room.wait()
-                    self._in_work += 1
-                    try:
-                        await session.send(request)
-                    except ActorDead:
-                        return "the session's actor is gone"
+                    if not await self._cancels(request):
+                        await self._until(lambda: len(self._ahead) < MAX_AHEAD)
+                        self._ahead.append(request)
+                        self._moved.set()
+        await self._until(lambda: not self._ahead)
+        return "the agent's client closed the link"
+
+    async def _cancels(self, request: LinkRequest) -> bool:
+        """Pass on a cancellation at once; return whether it is one, and there was room for it.
+
+        An agent that is interrupted cancels all its calls, and perhaps none of them gets an answer.
+        """
+        if request.method != _CANCELLED or self._in_work >= MAX_IN_WORK + MAX_AHEAD:
+            return False
+        target = request.params.get("requestId")
+        for waiting in [each for each in self._ahead if each.id == target is not None]:
+            self._ahead.remove(waiting)
+        await self._send_on(request)
+        return True
+
+    async def _pass_on(self) -> str:
+        """Pass on requests in their order, each when there is room for it."""
+        try:
+            while True:
+                await self._until(lambda: bool(self._ahead) and self._in_work < MAX_IN_WORK)
+                request = self._ahead[0]
+                await self._send_on(request)
+                if self._ahead and self._ahead[0] is request:
+                    self._ahead.popleft()
+                self._moved.set()
+        except ActorDead:
+            return "the session's actor is gone"
+
+    async def _send_on(self, request: LinkRequest) -> None:
+        self._in_work += 1
+        await self.system.ref(self._spec.session).send(request)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._moved.clear()
+            await self._moved.wait()
 
     def _requests(self, line: bytes, generation: int) -> list[LinkRequest]:
         try:
@@ -229,7 +280,7 @@ class SessionConnectionActor(Actor):
     @handles(LinkRequestOver)
     def _request_over(self, _: LinkRequestOver | None = None) -> None:
         self._in_work = max(0, self._in_work - 1)  # a predecessor of this actor had it
-        self._room.set()
+        self._moved.set()
 
     @handles(LinkNotify)
     def _notify(self, message: LinkNotify) -> None:

@@ -118,6 +118,39 @@ async def test_no_more_is_read_while_many_requests_wait(scene: Scene) -> None:
     assert len(scene.of(LinkRequest)) == MAX_IN_WORK + 3
 
 
+async def test_a_cancellation_passes_the_requests_that_wait(scene: Scene) -> None:
+    """And takes one of them out, which is not passed on any more."""
+    scene.begin()
+    _, writer = await scene.client()
+    for number in range(MAX_IN_WORK + 3):
+        writer.write(b'{"id":%d,"method":"caller_tool"}\n' % number)
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) == MAX_IN_WORK)
+    for number in (5, MAX_IN_WORK + 1):
+        cancelled = {"method": "notifications/cancelled", "params": {"requestId": number}}
+        writer.write(json.dumps(cancelled).encode() + b"\n")
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) == MAX_IN_WORK + 2)
+    assert [each.params for each in scene.of(LinkRequest)[MAX_IN_WORK:]] == [
+        {"requestId": 5},
+        {"requestId": MAX_IN_WORK + 1},
+    ]
+    for _ in range(4):  # the two cancellations, and two calls
+        scene.ref.tell(LinkRequestOver())
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) == MAX_IN_WORK + 4)
+    assert [each.id for each in scene.of(LinkRequest)[-2:]] == [MAX_IN_WORK, MAX_IN_WORK + 2]
+
+
+async def test_what_was_sent_before_the_end_of_a_link_is_passed_on(scene: Scene) -> None:
+    scene.begin()
+    _, writer = await scene.client()
+    for number in range(MAX_IN_WORK + 3):
+        writer.write(b'{"id":%d,"method":"caller_tool"}\n' % number)
+    writer.close()
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) == MAX_IN_WORK)
+    for _ in range(3):
+        scene.ref.tell(LinkRequestOver())
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) == MAX_IN_WORK + 3)
+
+
 @pytest.mark.parametrize(
     ("line", "code"),
     [

@@ -35,6 +35,7 @@ from oubliette.mcp_front.transport.http_protocol import Deadlines, connection_of
 from oubliette.mcp_front.transport.http_server import HttpServer
 from oubliette.mcp_front.transport.request_body import is_cut, read_body, replay
 from oubliette.mcp_front.transport.request_stream import SCOPE_KEY, RequestStream
+from oubliette.runtime.store.reader_threads import reads_for
 from oubliette.version import __version__
 
 if TYPE_CHECKING:
@@ -282,6 +283,8 @@ class McpApp:
                 send, 413, f"the request body may have {most} bytes at most"
             )
             return
+        reads_for.set(who.context.principal)
+        await self.quotas.turn(who.context.principal)
         if method == "GET":
             await self._get(who, scope, receive, send)
         else:

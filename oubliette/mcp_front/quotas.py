@@ -6,8 +6,10 @@ database is away, and calls and streams by shares, which cost nothing for most o
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 from oubliette import ids
 from oubliette.actors.shares import ShareLimit
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from oubliette.actors.claims import Claims
     from oubliette.actors.shares import Shares
     from oubliette.config.schema import CallersConfig
+
+BEGUN_AT_ONCE: Final = 4
+"""Requests of one principal that are begun at one turn of the loop."""
 
 
 class SlotCounter:
@@ -148,6 +153,15 @@ class Quotas:
         self._calls = SlotCounter("in_flight", self._max_calls, shares)
         self._streams = SlotCounter("streams", self._max_calls, shares)
         self.listeners: Counter[str] = Counter()
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    async def turn(self, principal: str) -> None:
+        """Wait until a request of this principal may be begun: a few at each turn of the loop.
+
+        Otherwise a hundred that arrive together are all worked on before the next one of others.
+        """
+        async with self._turns.setdefault(principal, asyncio.Semaphore(BEGUN_AT_ONCE)):
+            await asyncio.sleep(0)
 
     @property
     def calls(self) -> Counter[str]:

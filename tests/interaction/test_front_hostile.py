@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 import time
@@ -16,6 +17,7 @@ from oubliette.mcp_front.transport import open_connections
 from tests.callers import HttpCaller, ToolFailed
 from tests.http_client import HttpClient, HttpError
 from tests.interaction.frontkit import World, world
+from tests.interaction.test_front_paths import Wire
 from tests.selection import core
 
 pytestmark = pytest.mark.anyio
@@ -534,6 +536,40 @@ async def test_a_flood_of_connections_keeps_nobody_out(kind, count):
             while not w.answers:  # its stream is still open
                 await asyncio.sleep(0.01)
             assert (await caller.call("echo"))["principal"] == "alice"
+
+
+async def test_connections_that_come_together_are_accepted_a_few_at_a_time():
+    """Not all at one turn of the loop, at which nobody else would be served."""
+    async with world() as w, contextlib.AsyncExitStack() as flood, asyncio.timeout(60):
+        host, port = w.front.url.split("/")[2].split(":")
+        for _ in range(100):  # by the kernel, while the loop stands
+            flood.callback(socket.create_connection((host, int(port))).close)
+        seen = [0]
+        while seen[-1] < 100:
+            await asyncio.sleep(0)
+            seen.append(len(w.front.connections))
+        assert max(b - a for a, b in itertools.pairwise(seen)) <= 4
+
+
+async def test_requests_of_one_principal_are_begun_a_few_at_a_time():
+    """So that one of another principal, which comes after a hundred, does not wait for all."""
+    async with world() as w, contextlib.AsyncExitStack() as flood, asyncio.timeout(60):
+        clients = []
+        for who in [*["mallory"] * 60, "alice"]:
+            client = Wire(w, "auto")
+            client.key = w.key(who)
+            data = json.dumps(client.call()).encode()
+            head = "".join(f"{name}: {value}\r\n" for name, value in client.head().items())
+            ask = f"POST /mcp HTTP/1.1\r\n{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+            _, writer = await connected(w, ask, answered=True)
+            flood.callback(writer.close)
+            clients.append((writer, ask))
+        w.calls.clear()
+        for writer, ask in clients:
+            writer.write(ask)
+        while ("alice", "echo") not in w.calls:
+            await asyncio.sleep(0)
+        assert len(w.calls) <= 20
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from oubliette.mcp_front.transport.http_protocol import GuardedProtocol, Parser
 
 BACKLOG: Final = 512
+ACCEPTED_AT_ONCE: Final = 4
+"""New connections at one turn of the loop, which would accept all that wait: a flood of them."""
 KEEP_ALIVE: Final = 65  # seconds that an idle connection is kept: longer than clients keep theirs
 MAX_HEAD: Final = 32 * 1024  # bytes of a request's head
 LAST_SECOND: Final = 1.0
@@ -52,7 +54,7 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            backlog=BACKLOG,
+            backlog=ACCEPTED_AT_ONCE,
             timeout_keep_alive=KEEP_ALIVE,
             h11_max_incomplete_event_size=MAX_HEAD,
         )
@@ -112,6 +114,7 @@ class HttpServer:
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
         await server.startup(sockets=[self._socket])
+        self._socket.listen(BACKLOG)  # the loop has asked the kernel for as few as it accepts
 
     async def stop(self, grace: float) -> None:
         """Accept nothing more, wait `grace` seconds for answers to end, then close everything."""

@@ -3,6 +3,9 @@
 `loop.run_in_executor` makes two futures, a lock and a semaphore for each read; for reads of some
 tens of microseconds that is most of their cost. Here a read is one future of the loop, one entry of
 a queue, and one call back into the loop.
+
+Each principal has a queue of its own, and one read of each is done in turn: a client that reads
+large pages by the hundred waits for itself.
 """
 
 from __future__ import annotations
@@ -10,13 +13,17 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from oubliette.errors import Unavailable
 
 T = TypeVar("T")
 
+reads_for: Final = ContextVar("reads_for", default="")
+"""The principal for which the current task reads; empty: the server itself."""
 _CLOSED: Final = "the store is closed"
 _Settle = Callable[[object, BaseException | None], None]
 _Job = tuple[Callable[[], object], _Settle]
@@ -27,7 +34,10 @@ class ReaderThreads:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiting: dict[str, deque[_Job]] = {}
+        """Principal → its jobs; the principal whose turn is next comes first."""
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """True for each job; False ends a thread."""
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._idle = 0
@@ -53,15 +63,12 @@ class ReaderThreads:
         with self._lock:
             self._closed = True
             threads = list(self._threads)
-        while True:
-            try:
-                job = self._jobs.get_nowait()
-            except queue.Empty:
-                break
-            if job is not None:
-                job[1](None, Unavailable(_CLOSED))
+            given_up = [job for jobs in self._waiting.values() for job in jobs]
+            self._waiting.clear()
+        for _, settle in given_up:
+            settle(None, Unavailable(_CLOSED))
         for _ in threads:
-            self._jobs.put(None)
+            self._wake.put(False)
         for thread in threads:
             thread.join()
 
@@ -78,10 +85,25 @@ class ReaderThreads:
                 self._threads.append(thread)
                 self._idle += 1
                 thread.start()
-            self._jobs.put((read, settle))
+            self._waiting.setdefault(reads_for.get(), deque()).append((read, settle))
+            self._wake.put(True)
+
+    def _next(self) -> _Job | None:
+        with self._lock:
+            if not self._waiting:
+                return None  # it was closed meanwhile
+            whose = next(iter(self._waiting))
+            jobs = self._waiting.pop(whose)
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[whose] = jobs
+            return job
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while self._wake.get():
+            job = self._next()
+            if job is None:
+                continue
             read, settle = job
             try:
                 result, error = read(), None

@@ -10,7 +10,7 @@ import pytest
 
 from oubliette.errors import Unavailable
 from oubliette.runtime.store import Database
-from oubliette.runtime.store.reader_threads import ReaderThreads
+from oubliette.runtime.store.reader_threads import ReaderThreads, reads_for
 
 pytestmark = pytest.mark.anyio
 
@@ -47,6 +47,24 @@ async def test_more_reads_than_threads_are_all_answered():
     assert found == [n * n for n in range(500)]
     assert len(names()) - before <= 3
     threads.close()
+
+
+async def test_many_reads_of_one_principal_hold_up_none_of_another():
+    threads, go = ReaderThreads(1), threading.Event()
+    order: list[str] = []
+
+    def read(whose: str) -> asyncio.Future[None]:
+        reads_for.set(whose)
+        return threads.run(lambda: order.append(whose))
+
+    reads_for.set("many")
+    first = threads.run(lambda: go.wait(10))
+    reads = [read("many") for _ in range(50)] + [read("few") for _ in range(2)]
+    go.set()
+    async with asyncio.timeout(10):
+        await asyncio.gather(first, *reads)
+    threads.close()
+    assert order[:5].count("few") == 2
 
 
 async def test_what_fails_fails_for_who_asked_and_the_thread_goes_on():

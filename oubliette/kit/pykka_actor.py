@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pykka")
 
-TURN = 64
+TURN = 16
 """Messages that an actor handles before it yields to the others of its loop."""
 
 

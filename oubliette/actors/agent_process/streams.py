@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+PIECE: Final = 32 * 1024  # bytes that are read at once: all others wait meanwhile
 DELIVER_SECONDS: Final = 30.0  # seconds; then delivered again
 
 
@@ -109,10 +110,11 @@ class AgentStreams:
                     case None:
                         await self._fall_silent(process_id)
                     case Output(stream=1):
-                        self._output.read(item.data, item.offset)
-                        if not self._output.forked:
-                            self._stdin.not_forked()
-                        await self._deliver(process_id)
+                        for start in range(0, len(item.data), PIECE):
+                            self._output.read(item.data[start : start + PIECE], item.offset + start)
+                            if not self._output.forked:
+                                self._stdin.not_forked()
+                            await self._deliver(process_id)
                         self._take_protocol_frames()
                         if (reason := self._output.failed) is not None:
                             return AdapterFailed(reason)

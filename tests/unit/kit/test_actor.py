@@ -697,7 +697,7 @@ async def test_a_flooded_actor_lets_the_others_of_its_loop_have_their_turn(
     other.tell(Add())
     while len(order) < 501:
         await asyncio.sleep(0)
-    assert order.index("other") <= 64
+    assert order.index("other") <= 16
 
 
 async def test_a_cancellation_that_is_not_the_actors_own_is_an_ordinary_failure(

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from oubliette.actors.agent_process.actor import RECONNECT, AgentProcessActor
+from oubliette.actors.agent_process.output import OutputHalf
 from oubliette.actors.container.guest_connection import GuestConnectionState
 from oubliette.actors.container.messages import Acquire
 from oubliette.actors.session.messages import (
@@ -191,6 +192,24 @@ async def test_what_the_agent_says_is_told_and_acked_once_it_is_in_the_log(scene
     scene.ref.tell(AckOutput(out=first))
     await scene.world.until(lambda: process.acked)
     assert process.acked == first
+
+
+async def test_much_output_is_read_in_pieces_so_that_others_have_their_turn(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, pieces = OutputHalf.read, []
+
+    def noted(self: OutputHalf, data: bytes, offset: int) -> None:
+        pieces.append(len(data))
+        read(self, data, offset)
+
+    monkeypatch.setattr(OutputHalf, "read", noted)
+    scene.begin()
+    process = await scene.attached()
+    process.say(type="message", turn=1, text="x" * 200_000)
+    await scene.world.until(scene.said)
+    assert sum(pieces) == len(process.output)
+    assert max(pieces) <= 32 * 1024
 
 
 async def test_a_broken_stream_is_attached_to_again_where_it_broke(scene: Scene) -> None:

@@ -6,7 +6,8 @@ The path: agent, client, relay, server, HTTP caller and back, all real, on one m
 share of a call is its time minus twice a plain tool call by the same client in the same mode and
 the same run: pushing a request and taking an answer cannot cost less than two such calls. The floor
 is a call of the one tool of a bare server of the official SDK, by the same client in the same run.
-Processor time is that of the server's process, a call.
+Processor time is that of the server's process, a call; the checks of what a call brings from outside
+(`oubliette/json_values.py`) are shown as a share of it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oubliette.json_values import check_values, is_fit
 from tests.bench.sdk_floor import TOOL, processor_ms, sdk_floor
 from tests.callers import Caller, HttpCaller, SdkCaller
 
@@ -148,6 +150,18 @@ class Samples:
         return f"{shown(self.ms)}  processor {self.processor:5.2f} ms"
 
 
+def checks_ms(times: int = 10_000) -> float:
+    """Milliseconds that the checks of values take which one call passes: at the link, and back."""
+    call = {"tool": "echo", "call_id": "0" * 32, "arguments": {"n": 1}}
+    answer = {"session_id": "s" * 30, "request_id": "r" * 30, "result": {"n": 1}}
+    began = time.process_time()
+    for _ in range(times):
+        is_fit({"id": 1})
+        check_values(call, "params", envelope=1)
+        check_values(answer)
+    return (time.process_time() - began) * 1000 / times
+
+
 async def relay(
     name: str, url: str, token: str, pid: int, project: str, calls: int, floor: tuple[str, int]
 ) -> None:
@@ -167,10 +181,12 @@ async def relay(
             await plain.take(caller, "config_limits", project_id=project)
             await bare.take(other, TOOL)
     share = middle(total.ms) - 2 * middle(plain.ms)
+    checks = checks_ms()
     print(
         f"{name:16} {calls} caller tool calls: {total} | plain: {plain} | bare SDK server: {bare} | "
         f"ours {share:5.2f} ms, {middle(total.ms) / middle(bare.ms):.1f} x the bare server's time, "
-        f"{total.processor / bare.processor:.1f} x its processor",
+        f"{total.processor / bare.processor:.1f} x its processor, "
+        f"the checks of values {1000 * checks:.0f} us, {checks / total.processor:.1%} of ours",
         flush=True,
     )
 

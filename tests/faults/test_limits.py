@@ -89,6 +89,23 @@ async def test_the_time_of_a_tree_runs_on_over_a_restart(any_server: ServerProce
 
 
 @pytest.mark.whole
+async def test_the_folder_of_the_relay_is_no_place_for_files(any_server: ServerProcess) -> None:
+    """Where `/mcp` belongs to the agents, in an engine or under an ordinary user, it is counted."""
+    await any_server.start(settings={"projects.max_bytes": 20 * MIB, "projects.check_seconds": 0.2})
+    write = f'exec head -c {40 * MIB} /dev/zero > "${{OUBLIETTE_RELAY_SOCKET%/*}}/junk"'
+    async with Here(any_server) as caller:
+        session = await caller.spawn(f"{write}\nsleep 3\nsay was not interrupted")
+        page = await caller.turns_done(session, wait=TURN)
+        events = await caller.log(session)
+        if not (told := limits(events, "error")):
+            written = next(each["text"] for each in events if each["type"] == "message")
+            assert "Permission denied" in written
+            return
+        assert any("/mcp has" in each and "MiB of 1 MiB" in each for each in told), told
+        assert page["final_response"] != "was not interrupted"
+
+
+@pytest.mark.whole
 async def test_a_project_folder_that_grows_is_warned_of_and_then_its_turns_are_interrupted(
     any_server: ServerProcess,
 ) -> None:

@@ -6,11 +6,12 @@ It is the ordinary program, with two hooks that production code does not need. E
 actor is about to handle passes the failpoint `<Class>.<Message>`, so that an actor of any kind can
 be failed at any message. And each line on stdin replaces the active failpoints (see
 `oubliette.failpoints`), or is `cut`, which resets every connection to a relay, or `fail CLASS`,
-which fails every actor of that class, or `tasks`, which logs the stack of every task and thread, or
-`census`, which collects garbage and answers with the counts of live objects, or `actors`, which
-answers with the class and the parent of every live actor, or `await <Class>.<Message>`, which an
-actor is soon to handle; it is answered by `{"armed": line}` on stdout, an `await` when that message
-comes.
+which fails every actor of that class, or `fails PART…`, by which actors with one of these in their
+names fail, 50 times a second at most, as they start or handle a message, until `fails`, or `tasks`,
+which logs the stack of every task and thread, or `census`, which collects garbage and answers with
+the counts of live objects, or `actors`, which answers with the class and the parent of every live
+actor, or `await <Class>.<Message>`, which an actor is soon to handle; it is answered by
+`{"armed": line}` on stdout, an `await` when that message comes.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ import json
 import os
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 from oubliette import failpoints
 from oubliette.kit import Actor, System
+from oubliette.kit.pykka_actor import AsyncioActor
 from oubliette.runtime.containers.base import RELAY_SOCKET
 from oubliette.testing import protocol_versions
 
@@ -43,6 +46,8 @@ ENCODE: Final = "OUBLIETTE_TEST_ENCODE"
 """Set to 1 in the environment of a server whose actors shall share nothing but their context."""
 CUT: Final = "cut"
 FAIL: Final = "fail "
+FAILS: Final = "fails"
+FAILS_EVERY: Final = 0.02  # seconds
 TASKS: Final = "tasks"
 CENSUS: Final = "census"
 ACTORS: Final = "actors"
@@ -50,6 +55,25 @@ AWAIT: Final = "await "
 AWAIT_SECONDS: Final = 60.0
 
 _awaited: dict[str, threading.Event] = {}
+
+
+class _Failing:
+    """Actors that fail again and again."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        """Of their names."""
+        self.failures = 0
+        self._next = 0.0
+
+    def hit(self, actor: Actor) -> None:
+        if time.monotonic() >= self._next and any(part in actor.name for part in self.parts):
+            self._next = time.monotonic() + FAILS_EVERY
+            self.failures += 1
+            raise failpoints.FailpointError(f"failpoint {type(actor).__name__}")
+
+
+_failing = _Failing()
 
 
 def seam() -> None:
@@ -60,11 +84,20 @@ def seam() -> None:
         self.envelope = envelope  # the sender must get the error
         name = f"{type(self).__name__}.{type(envelope.message).__name__}"
         failpoints.failpoint(name)
+        _failing.hit(self)
         if name in _awaited:
             _awaited[name].set()
         return handle(self, envelope)
 
-    setattr(Actor, "_actor_receive", faulty)  # noqa: B010 - on purpose: nothing else may know of it
+    set_up: Any = vars(AsyncioActor)["_actor_set_up"]
+
+    async def faulty_start(self: Any) -> None:
+        _failing.hit(self)
+        await set_up(self)
+
+    # Not by assignment on purpose: nothing else may know of it.
+    setattr(Actor, "_actor_receive", faulty)  # noqa: B010
+    setattr(Actor, "_actor_set_up", faulty_start)  # noqa: B010
 
 
 def encode_messages() -> None:
@@ -86,6 +119,9 @@ def _arm() -> None:
             more = census()
         elif line == ACTORS:
             more = {"actors": actors()}
+        elif line.partition(" ")[0] == FAILS:
+            _failing.parts = line.removeprefix(FAILS).split()
+            more = {"failures": _failing.failures}
         elif line.startswith(FAIL):
             fail(line.removeprefix(FAIL))
         elif line.startswith(AWAIT):

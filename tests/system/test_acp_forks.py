@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import acp
 import msgspec
 import pytest
 
@@ -27,10 +27,13 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.skipif(shutil.which("git") is None, reason="needs git"),
 ]
+ACP = importlib.util.find_spec("acp")  # a second to import, in each process of the suite
+assert ACP is not None
+assert ACP.origin is not None
 PROGRAM, SITE = "/opt/forking/program.py", "/opt/forking/site"
 MOUNTS = (
     Mount(Path(__file__).with_name("forking_agent.py"), PROGRAM, read_only=True),
-    Mount(Path(acp.__file__).parents[1], SITE, read_only=True),
+    Mount(Path(ACP.origin).parents[1], SITE, read_only=True),
 )
 
 

@@ -247,7 +247,7 @@ class ControlSocket:
                 return
             if not line.endswith(b"\n"):
                 return
-            if first and not _is_object(line):
+            if first and not line.lstrip().startswith(b"{"):
                 return  # no client of ours, perhaps a program that was led here: no answer
             first = False
             number, answer = await self._answer(line, writer)
@@ -297,12 +297,6 @@ def _teller(writer: StreamWriter, number: Any) -> Callable[[str], None]:
             writer.write(_line(number, {"progress": line}))
 
     return report
-
-
-def _is_object(line: bytes) -> bool:
-    with contextlib.suppress(InvalidParameter):
-        return isinstance(parse(line), dict)
-    return False
 
 
 def _error(error: OublietteError) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 HEAD = struct.Struct(">II")  # bytes of the object, bytes after it
@@ -46,10 +47,14 @@ def encode(fields: dict[str, Any], data: bytes = b"") -> bytes:
 
 
 class FileFrames:
-    """Decoder of received pieces, cut anywhere, into whole requests or answers."""
+    """Decoder of received pieces, cut anywhere, into whole requests or answers.
 
-    def __init__(self) -> None:
+    `check` is called with each object before it is decoded, and may raise.
+    """
+
+    def __init__(self, check: Callable[[bytes], object] = bytes) -> None:
         self._buffer = bytearray()
+        self._check = check
 
     @property
     def pending(self) -> int:
@@ -74,6 +79,7 @@ class FileFrames:
                 break
             body = bytes(self._buffer[HEAD.size : end])
             del self._buffer[:end]
+            self._check(body[:fields])
             whole.append((_object(body[:fields]), body[fields:]))
         return whole
 

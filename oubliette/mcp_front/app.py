@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 
 from oubliette.errors import (
+    InvalidParameter,
     LimitExceeded,
     OublietteError,
     RateLimited,
     Unauthenticated,
     Unavailable,
 )
+from oubliette.json_values import check_count
 from oubliette.mcp_front import challenge
 from oubliette.mcp_front.auth import Authenticator, header
 from oubliette.mcp_front.calls import ToolCalls
@@ -375,12 +377,15 @@ class McpApp:
             if scope["method"] == "POST":
                 # The SDK takes a client that goes away in the middle for a failure of its own.
                 read: list[Message] = []
-                await read_body(receive, read, self._config.server.max_body_bytes)
+                body = await read_body(receive, read, self._config.server.max_body_bytes)
                 if is_cut(read):
                     log.debug("client gone", during="body")
                     return
+                check_count(body or b"")
                 receive = replay(read, receive)
             await self._sdk(exchange.who.context.principal, scope, receive, exchange.send)
+        except InvalidParameter as error:
+            await error_responses.refuse(exchange.send, 413, error.message, code=error.jsonrpc_code)
         except Unavailable as error:
             await error_responses.refuse(
                 exchange.send, 503, error.message, headers=[_CLOSE, RETRY_AFTER]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import structlog
 
+from oubliette.json_values import MAX_VALUES
 from oubliette.mcp_front.transport import open_connections
 from tests.callers import HttpCaller, ToolFailed
 from tests.http_client import HttpClient, HttpError
@@ -254,6 +255,18 @@ async def test_a_body_that_is_too_large_is_refused(mode):
                 await caller.call("echo", text="x" * 120_000)
             assert caught.value.status == 413
             assert (await caller.call("echo", text="x" * 90_000))["principal"] == "alice"
+
+
+@modes
+@pytest.mark.parametrize("direct", [True, False])
+async def test_a_body_of_too_many_values_is_refused_before_it_is_decoded(mode, direct):
+    async with world(direct=direct) as w, w.caller(mode=mode) as caller, asyncio.timeout(60):
+        with pytest.raises(HttpError) as caught:
+            await caller.call("echo", x=[[1]] * 500_001)
+        assert caught.value.status == 413
+        assert f"'arguments': more than {MAX_VALUES} values" in str(caught.value)
+        text = "[,{" * MAX_VALUES
+        assert (await caller.call("echo", text=text))["said"] == {"text": text}
 
 
 async def test_a_chunked_body_that_is_too_large_is_refused():

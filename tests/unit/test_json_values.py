@@ -16,7 +16,16 @@ from oubliette import json_values
 from oubliette.api.tools.results import NotJson, plain
 from oubliette.errors import InvalidParameter
 from oubliette.incontainer.python_agent.main import _line_of
-from oubliette.json_values import ENVELOPE, MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, check_values
+from oubliette.json_values import (
+    ENVELOPE,
+    MAX_CHARACTERS,
+    MAX_DEPTH,
+    MAX_VALUES,
+    check_count,
+    check_values,
+    parse_object,
+)
+from oubliette.runtime.agents.checked import message_of
 from oubliette.runtime.store.codec import encode
 from oubliette.tool_params.validation import decode
 from oubliette.tools.registry import TABLE
@@ -124,6 +133,68 @@ def test_the_limit_of_the_depth_is_exact() -> None:
     assert not passes(nested(1, 100_000))
     assert passes(nested(1, MAX_DEPTH + ENVELOPE), ENVELOPE)
     assert not passes(nested(1, MAX_DEPTH + ENVELOPE + 1), ENVELOPE)
+
+
+# ---------------------------------------------------------------- the count
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        b"1",
+        b"[1]",
+        b"[]",
+        b"{}",
+        b'{"a":1}',
+        b'"a"',
+        rb'"\\"',
+        rb'"\",[{"',
+        b"[ ]\n",
+        b'{",":[[]]}',
+    ],
+)
+def test_too_many_values_are_refused_before_objects_are_made_of_them(
+    item: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = b'{"type":"x","a":[' + b",".join([item] * 1_000_001) + b"]}"
+    monkeypatch.setattr(json_values, "_decode", pytest.fail)
+    monkeypatch.setattr(json, "loads", pytest.fail)
+    with pytest.raises(InvalidParameter) as refused:
+        parse_object(line)
+    assert refused.value.message == f"'arguments': more than {MAX_VALUES} values"
+    assert message_of(line) is None
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32"])
+def test_no_other_encoding_hides_values_in_what_looks_like_a_text(encoding: str) -> None:
+    """Python's own decoder, which the MCP SDK uses, reads these."""
+    hidden = r'["\"",' + "[1]," * MAX_VALUES + "1]"
+    with pytest.raises(InvalidParameter):
+        check_count(hidden.encode(encoding))
+
+
+@pytest.mark.parametrize("text", [",", "[{", '",', '\\",[', "\\", "é[,\n"])
+def test_commas_and_brackets_in_texts_are_no_values(text: str) -> None:
+    long = text * (2 * MAX_VALUES)
+    for fields in ({"a": long}, {long: 1, "b": [long, {}]}, {"a": [text * 9] * 100_000}):
+        line = json.dumps(fields, ensure_ascii=False).encode()
+        assert parse_object(line) == fields
+
+
+@settings(max_examples=selection.examples(8), deadline=None)
+@given(documents)
+def test_the_limit_of_the_count_is_exact(value: Any) -> None:
+    """An empty object or array counts twice."""
+
+    def marks(node: Any) -> int:
+        inner = list(node.values()) if isinstance(node, dict) else node
+        return max(len(inner), 1) + sum(map(marks, inner)) if isinstance(inner, list) else 0
+
+    item = json.dumps(value).encode()
+    times = MAX_VALUES // (marks(value) + 1)
+    check_count(b"[" + b", ".join([item] * times) + b"]")
+    with pytest.raises(InvalidParameter):
+        check_count(b"[" + b", ".join([item] * (times + 1)) + b"]")
 
 
 # ---------------------------------------------------------------- the doors

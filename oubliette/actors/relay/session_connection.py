@@ -51,6 +51,15 @@ _CHUNK: Final = 256 * 1024
 _CANCELLED: Final = "notifications/cancelled"
 
 
+class _Request(msgspec.Struct):
+    """The id of a request whose values are not decoded."""
+
+    id: int | str | None = None
+
+
+_request = msgspec.json.Decoder(_Request).decode
+
+
 class _Opened(Message):
     generation: int
 
@@ -206,9 +215,12 @@ class SessionConnectionActor(Actor):
 
     def _requests(self, line: bytes, generation: int) -> list[LinkRequest]:
         try:
-            message: Any = parse(line)
-        except InvalidParameter:
-            self._send_error(None, -32700, "Parse error: the line is not JSON")
+            message: Any = parse(line, "params")
+        except InvalidParameter as error:
+            if error.field is None:
+                self._send_error(None, -32700, "Parse error: the line is not JSON")
+            else:
+                self._send_error(_id_in(line), error.jsonrpc_code, f"Invalid params: {error}")
             return []
         if not isinstance(message, dict):
             self._send_error(None, -32600, "Invalid Request: not an object")
@@ -309,3 +321,12 @@ class SessionConnectionActor(Actor):
         if writer.transport.get_write_buffer_size() > WRITE_LIMIT + wire.MAX_SESSION_LINE:
             log.warning("a client takes no answers; its link is cut", session=self._spec.session_id)
             self._drop()
+
+
+def _id_in(line: bytes) -> int | str | None:
+    """Return the id in a line that is not decoded otherwise; None if it has no valid one."""
+    try:
+        id_ = _request(line).id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    return id_ if is_fit({"id": id_}) else None

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from oubliette.errors import InvalidParameter
+from oubliette.json_values import check_count
 from oubliette.mcp_front import protocol
 from oubliette.mcp_front.protocol import SESSION_HEADER, VERSION_HEADER
 
@@ -125,8 +127,9 @@ def read(
     `sdk`: the SDK is loaded, and may check envelopes with more than the minimum.
     """
     try:
+        check_count(body)
         call = _call(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (InvalidParameter, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     meta = call.params.meta
     if kind == "handshake":

@@ -6,11 +6,10 @@ thousand nested objects. An invalid value is treated as missing.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final, cast
 
 from oubliette import json_values
-from oubliette.json_values import ENVELOPE, MAX_INTEGER, MIN_INTEGER, check_values, is_fit, parse
+from oubliette.json_values import ENVELOPE, MAX_INTEGER, MIN_INTEGER, check_values, parse
 
 Json = dict[str, Any]
 
@@ -28,13 +27,11 @@ def message_of(content: bytes) -> Json | None:
     rest of the message counts: it may be the end of a turn.
     """
     try:
-        message = parse(content)
+        message = parse(content, integer=_integer)
         if not isinstance(message, dict):
             return None
         fields = cast("Json", message)
-        if not is_fit(fields, ENVELOPE):
-            fields = json.loads(content, parse_int=_integer)
-            check_values(fields, envelope=ENVELOPE)
+        check_values(fields, envelope=ENVELOPE, shows_integers=True)
     except (ValueError, RecursionError):
         return None
     return fields

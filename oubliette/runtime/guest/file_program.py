@@ -7,8 +7,15 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from oubliette import ids
-from oubliette.errors import DeadlineExceeded, OublietteError, ProtocolViolation, RuntimeFailure
+from oubliette.errors import (
+    DeadlineExceeded,
+    InvalidParameter,
+    OublietteError,
+    ProtocolViolation,
+    RuntimeFailure,
+)
 from oubliette.incontainer.files import frames
+from oubliette.json_values import check_count
 from oubliette.runtime.guest.messages import Exit, StartProcess
 from oubliette.runtime.guest.process_stream import STDOUT, Output
 
@@ -43,7 +50,7 @@ class FileProgram:
         self._link = link
         self._proc = proc
         self._stream = stream
-        self._frames = frames.FileFrames()
+        self._frames = frames.FileFrames(check_count)
         self._sent = 0
         self._offsets = {1: 0, 2: 0}
         self._acked = 0
@@ -109,7 +116,7 @@ class FileProgram:
             if item.stream == STDOUT:
                 try:
                     answers = self._frames.feed(item.data)
-                except frames.BadFrame as error:
+                except (frames.BadFrame, InvalidParameter) as error:
                     raise ProtocolViolation(f"the files program: {error}") from error
                 if answers:
                     self.answered = True

@@ -39,9 +39,9 @@ async def handshake(
         ProtocolViolation: the peer does not follow the protocol.
     """
     try:
-        offer = wire.decode_json(await dialing.read_line(reader))
+        offer = parse_object(await dialing.read_line(reader))
         challenge = wire.check_hex(str(offer.get("challenge")), wire.NONCE_HEX, "challenge")
-    except wire.WireError as error:
+    except (wire.WireError, InvalidParameter) as error:
         raise ProtocolViolation(f"the relay does not speak our protocol: {error}") from error
     if not wire.same(offer.get("proof"), wire.host_proof(key, nonce, challenge)):
         raise GuestImpostor("what listens at the relay socket does not hold the container's key")

@@ -18,6 +18,7 @@ from oubliette import control_socket
 from oubliette.cli.client.control import ControlClient
 from oubliette.control_socket import ControlSocket
 from oubliette.errors import NotFound, Unavailable
+from oubliette.json_values import MAX_VALUES
 from tests.unit.tools import toolkit
 from tests.unit.tools.toolkit import Bench
 
@@ -124,6 +125,14 @@ async def test_values_that_could_not_be_sent_are_refused_and_the_link_goes_on(ho
         "limit",
         None,
     ]
+
+
+@pytest.mark.usefixtures("opened")
+async def test_too_many_values_are_refused_with_the_limit(home: Path) -> None:
+    line = b'{"id": 1, "verb": "call", "arguments": [' + b"[1]," * 500_000 + b"1]}\n"
+    answers = await raw(home, line, b'{"id": 2, "verb": "status"}\n')
+    assert answers[0]["error"]["message"] == f"'arguments': more than {MAX_VALUES} values"
+    assert answers[1]["id"] == 2
 
 
 @pytest.mark.parametrize(

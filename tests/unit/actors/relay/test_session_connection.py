@@ -19,6 +19,7 @@ from oubliette.actors.session.messages import (
     OpenLink,
 )
 from oubliette.incontainer import wire
+from oubliette.json_values import MAX_VALUES
 from oubliette.runtime.guest.control_link import ControlLink
 
 if TYPE_CHECKING:
@@ -196,6 +197,31 @@ async def test_a_line_that_is_too_long_is_an_error_of_its_request_in_words(
     answer = json.loads(await reader.readline())
     said = f"Invalid Request: a line of {len(line)} bytes; at most 1000 are read"
     assert (answer["id"], answer["error"]["message"]) == (id_, said)
+    assert scene.of(LinkRequest) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "id_"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":[%s]}}', 7),
+        (b'{"method":"ping","params":{"x":[%s]},"n":1,"id":"b"}', "b"),
+        (b'{"method":"ping","id":[7],"params":{"x":[%s]}}', None),
+        (b'{"method":"ping","id":18446744073709551616,"params":{"x":[%s]}}', None),
+        (b'{"id":7,"params":[%s', None),
+    ],
+)
+async def test_a_request_of_too_many_values_is_refused_with_the_limit(
+    scene: Scene, line: bytes, id_: object
+) -> None:
+    scene.begin()
+    reader, writer = await scene.client()
+    writer.write(line % (b"[1]," * 1_000_000 + b"1") + b"\n")
+    answer = json.loads(await reader.readline())
+    error = {
+        "code": -32602,
+        "message": f"Invalid params: 'params': more than {MAX_VALUES} values",
+    }
+    assert (answer["id"], answer["error"]) == (id_, error)
     assert scene.of(LinkRequest) == []
 
 

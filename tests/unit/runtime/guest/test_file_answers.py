@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,8 +16,12 @@ from oubliette.errors import (
     ProtocolViolation,
     RuntimeFailure,
 )
+from oubliette.incontainer.files.frames import HEAD
 from oubliette.incontainer.files.places import REASONS
+from oubliette.json_values import MAX_VALUES
 from oubliette.runtime.guest import file_answers
+from oubliette.runtime.guest.file_program import FileProgram
+from oubliette.runtime.guest.process_stream import STDOUT, Output
 
 GOOD: dict[str, Any] = {"kind": "folder", "modified": 1, "entries": [], "more": False}
 ENTRY: dict[str, Any] = {"name": "x", "kind": "file", "modified": 1, "size": 2, "version": "v"}
@@ -82,3 +87,21 @@ def test_every_reason_of_the_program_has_words() -> None:
     for reason in {*REASONS.values(), "outside", "loop", "root", "no_workspace", "version"}:
         assert "failed" not in str(file_answers.refusal({"problem": reason}, "x"))
     assert file_answers.refusal({}, "x") is None
+
+
+@pytest.mark.anyio
+async def test_an_answer_of_too_many_values_is_refused_before_it_is_decoded() -> None:
+    text = b'{"entries":[' + b"[]," * MAX_VALUES + b"1]}"
+
+    class Stream:
+        async def write(self, seq: int, data: bytes) -> None:
+            pass
+
+        async def read(self) -> Output:
+            return Output(STDOUT, 0, HEAD.pack(len(text), 0) + text)
+
+    program = FileProgram(
+        cast("Any", None), cast("Any", SimpleNamespace()), "p", cast("Any", Stream())
+    )
+    with pytest.raises(ProtocolViolation, match=f"more than {MAX_VALUES} values"):
+        await program.ask({}, b"", seconds=1.0)

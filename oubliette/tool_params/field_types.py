@@ -50,6 +50,17 @@ def check_line(value: str, field: str) -> str:
     return value
 
 
+def check_storable(value: str, field: str) -> str:
+    """Return `value` if it has no NUL, which PostgreSQL takes in no text.
+
+    Raises:
+        InvalidParameter: it has one.
+    """
+    if "\0" in value:
+        raise InvalidParameter(f"{field}: must not contain the character NUL", field=field)
+    return value
+
+
 def _check_remote(value: str, field: str) -> str:
     # git runs programs for some kinds of URL (`ext::`) and takes a leading dash for an option.
     if _REMOTE.fullmatch(value) is None:
@@ -105,6 +116,7 @@ def _id(prefix: str) -> Callable[[str, str], str]:
 
 CHECKS: Final[dict[str, Callable[[str, str], Any]]] = {
     "line": check_line,
+    "storable": check_storable,
     "inside": _check_inside,
     "project": _id(ids.PROJECT),
     "session": _id(ids.SESSION),
@@ -132,7 +144,7 @@ Remote = Annotated[str, Meta(max_length=2048, extra={"check": "remote"})]
 PrincipalId = Annotated[str, Meta(min_length=1, max_length=128, extra={"check": "principal"})]
 Secret = Annotated[str, Meta(min_length=1, max_length=4096, extra={"check": "line"})]
 IdempotencyText = Annotated[str, Meta(min_length=1, max_length=200, extra={"check": "line"})]
-Cursor = Annotated[str, Meta(max_length=500)]
+Cursor = Annotated[str, Meta(max_length=500, extra={"check": "storable"})]
 PageSize = Annotated[int, Meta(ge=1, le=1000)]
 Discard = Annotated[
     Annotated[str, Meta(max_length=40, pattern="^[0-9a-f]{40}$")] | None,

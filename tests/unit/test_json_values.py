@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oubliette import json_values
+from oubliette.actors.agent_requests.params import text_param
 from oubliette.api.tools.results import NotJson, plain
 from oubliette.errors import InvalidParameter
 from oubliette.incontainer.python_agent.main import _line_of
@@ -215,6 +216,22 @@ def test_http_and_programs_take_what_passes_and_nothing_else(value: Any) -> None
         assert good
     except NotJson:
         assert not good
+
+
+@settings(max_examples=selection.examples(40))
+@given(st.text(st.sampled_from("a/\0\x01é\ud83d"), max_size=4))
+@example("a\0b")
+@example("\ud83d")
+def test_a_name_that_a_link_takes_can_be_stored_by_every_database(name: str) -> None:
+    params = {"call_id": name}
+    try:
+        check_values(params)
+        assert text_param(params, "call_id", 200) == name
+    except InvalidParameter as refused:
+        assert refused.field == "call_id"
+        assert not name or "\0" in name or "\ud83d" in name
+    else:
+        assert "\0" not in name.encode().decode()
 
 
 @pytest.mark.parametrize("agent", core([SCRIPTED], AGENTS), ids=lambda agent: agent.name)

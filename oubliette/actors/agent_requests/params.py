@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from oubliette.actors.agent_requests.caller_tools import outcome_error
 from oubliette.errors import InvalidParameter, OublietteError
 from oubliette.tool_params.agent_tools import AGENT_TOOLS
-from oubliette.tool_params.field_types import Params
+from oubliette.tool_params.field_types import Params, check_storable
 from oubliette.tool_params.validation import decode
 
 P = TypeVar("P", bound=Params)
@@ -47,7 +47,7 @@ def text_param(params: dict[str, Any], field_: str, limit: int) -> str:
         raise InvalidParameter(f"{field_}: must be a string that is not empty", field=field_)
     if len(value) > limit:
         raise InvalidParameter(f"{field_}: longer than {limit} characters", field=field_)
-    return value
+    return check_storable(value, field_)
 
 
 def optional_text(params: dict[str, Any], field_: str, limit: int) -> str | None:

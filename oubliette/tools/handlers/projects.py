@@ -172,7 +172,7 @@ class ProjectList(Params, frozen=True, kw_only=True):
     """Parameters of `project_list`."""
 
     name_contains: Annotated[
-        Annotated[str, Meta(max_length=200)] | None,
+        Annotated[str, Meta(max_length=200, extra={"check": "storable"})] | None,
         Meta(description="Text that the name contains."),
     ] = None
     limit: Annotated[field_types.PageSize, Meta(description="Maximum number to return.")] = 100

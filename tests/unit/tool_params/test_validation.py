@@ -188,6 +188,8 @@ def nested(levels: int) -> Any:
             {"session_id": SESSION, "request_id": "r", "result": {"\ud800": 1}},
             "result: is not valid Unicode",
         ),
+        ("project_list", {"name_contains": "a\0"}, "name_contains: must not contain the char"),
+        ("project_list", {"cursor": "\0"}, "cursor: must not contain the character NUL"),
         ("project_list", [], "arguments: must be an object with the parameters of project_list"),
         ("project_list", "x", "arguments: must be an object with the parameters of project_list"),
     ],

@@ -310,6 +310,29 @@ def test_a_callers_answer_goes_through_the_mailbox_and_is_accepted_once() -> Non
     assert effects[-1] == AnswerAsk(waits, value=True)
 
 
+@pytest.mark.parametrize(
+    ("method", "field", "params"),
+    [
+        ("caller_tool", "call_id", {"tool": "find"}),
+        ("caller_tool", "tool", {}),
+        ("session_message", "call_id", {"message": "x"}),
+        ("session_message", "session_id", {"message": "x"}),
+        ("session_map", "call_id", {"messages": ["x"]}),
+    ],
+)
+@pytest.mark.parametrize("name", ["a\0b", "\0"])
+def test_a_name_that_postgresql_could_not_store_is_refused(
+    method: str, field: str, params: Any, name: str
+) -> None:
+    client = Client()
+    (reply,) = client.asks(method, **params, **{field: name})
+    assert isinstance(reply, ReplyToClient)
+    assert reply.error is not None
+    assert reply.error["code"] == -32602
+    assert reply.error["message"].startswith(f"{field}: ")
+    assert client.calls(call_id="ab").call_id == "ab"
+
+
 @pytest.mark.parametrize("changes", [{"principal": "bob"}, {"request_id": "other"}])
 def test_an_answer_of_others_or_to_what_is_not_open_is_not_accepted(changes: Any) -> None:
     client = Client()

@@ -23,6 +23,7 @@ from oubliette.runtime.store.codec import encode
 from oubliette.tool_params import json_schema, validation
 from oubliette.tools.audit import note_call
 from oubliette.tools.call_at_home import call_at_home
+from oubliette.tools.container_rights import check_container
 from oubliette.tools.handlers import (
     callers,
     containers,
@@ -237,6 +238,7 @@ async def carry_out(
         _check_scope(tool, context)
         params = validation.decode(tool.params, arguments, tool.name)
         await check_users(services, context, tool, params)
+        await check_container(services, context, tool, params)
         answer = await tool.handler(services, context, params)
         outcome = "ok"
         return answer

@@ -28,6 +28,10 @@ of the project that it creates.
 """
 
 
+Enters = Literal["named", "new"]
+"""Container of the workspace that a call names, or of a workspace that it makes."""
+
+
 class CallerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Principal, rights and transport of a call, as they cross to another machine."""
 
@@ -81,6 +85,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Deletes or ends something (`destructiveHint`)."""
     home: Home = "local"
     """Machine that has to carry it out."""
+    enters: Enters | None = None
+    """Container in which it runs or reaches something of the caller's; see
+    `tools/container_rights.py`."""
 
     def allowed(self, scope: Scope, transport: Transport) -> bool:
         """Whether a key of this scope may call it on this transport."""
@@ -98,6 +105,7 @@ def tool(
     read_only: bool = False,
     destructive: bool = False,
     home: Home = "local",
+    enters: Enters | None = None,
 ) -> Callable[[Callable[[Any, CallContext, P], Awaitable[msgspec.Struct]]], Tool]:
     """Make the decorated handler a tool: its name is the tool's, its docstring the description."""
 
@@ -116,6 +124,7 @@ def tool(
             read_only=read_only,
             destructive=destructive,
             home=home,
+            enters=enters,
         )
 
     return make

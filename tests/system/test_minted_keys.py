@@ -232,3 +232,36 @@ async def test_two_keys_of_two_sessions_do_not_mix(site, caller):
     assert sets[0] < sets[1]
     assert "oubliette_session_spawn" in sets[1]
     assert sets[2] == set()
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+async def test_nothing_is_run_beside_an_agent_whose_key_reaches_further(site, caller, isolated):
+    """What runs in its container could read the key from its environment."""
+    project = await site.new_project(workspace_isolation=isolated)
+    agent = await site.spawn(
+        caller,
+        "say here",
+        project_id=project["id"],
+        create_workspace=True,
+        api_key_scope="write",
+        api_key_project="*",
+    )
+    await agent.turn()
+    place = {
+        "project_id": project["id"],
+        "workspace_id": (await agent.get())["workspace_id"],
+    }
+    bound = site.server.token(f"project:{project['id']}")
+    async with HttpCaller(site.server.url, bound) as other:
+        look = {"command": "cat /proc/*/environ"}
+        for tool, given in (("container_exec", look), ("session_spawn", {"prompt": "say hi"})):
+            with pytest.raises(ToolFailed, match="reaches further than yours"):
+                await other.call(tool, **place, **given)
+        await caller.call("container_exec", **place, **look)
+        if isolated:
+            place = {"project_id": project["id"]}
+            assert "OUBLIETTE_API_KEY" not in str(
+                await other.call("container_exec", **place, **look)
+            )
+        await agent.end()
+        await other.call("container_exec", **place, **look)

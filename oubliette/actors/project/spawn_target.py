@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from oubliette.actors.messages import SpawnSession
     from oubliette.clock import Clock
     from oubliette.records import Project, Session
+    from oubliette.runtime.store.reader import Reader
 
 
 class SpawnTarget:
@@ -44,14 +45,9 @@ class SpawnTarget:
         if message.fork is not None or message.branch_from is not None:
             return await self._forked(message), True
         if message.workspace_id is None and not message.create_workspace:
-            wanted = self._project.default_workspace_id
-            if message.external_id is not None:
-                for workspace in await self._context.reader.workspaces(self._project.id):
-                    if (workspace.external_id, workspace.source) == (
-                        message.external_id,
-                        message.source,
-                    ):
-                        wanted = workspace.id
+            wanted = await unnamed_workspace(
+                self._context.reader, self._project, message.external_id, message.source
+            )
         elif message.workspace_id is None:
             wanted = ids.new_uuid()
         else:
@@ -138,6 +134,18 @@ class SpawnTarget:
         return await reader.latest_session(
             workspace.id, message.principal, message.parent_session_id, tree
         )
+
+
+async def unnamed_workspace(
+    reader: Reader, project: Project, external_id: str | None, source: str | None
+) -> str:
+    """Return the workspace of a request without a `workspace_id`: its user's, or the default."""
+    wanted = project.default_workspace_id
+    if external_id is not None:
+        for workspace in await reader.workspaces(project.id):
+            if (workspace.external_id, workspace.source) == (external_id, source):
+                wanted = workspace.id
+    return wanted
 
 
 async def check_workspaces(context: ActorContext, project: Project) -> None:

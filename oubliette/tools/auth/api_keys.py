@@ -193,6 +193,15 @@ class ApiKeys:
                 await self.bind(found.id, session_id)
         return self.verify(key, "socket", session_id)
 
+    async def scope_of(self, token_id: str) -> scopes.Scope | None:
+        """Return the scope of a key that is still good for something; None: it is not."""
+        token = self._tokens.get(token_id) or await self._reader.run(queries.token, token_id)
+        if token is None or token.revoked_at is not None:
+            return None
+        if token.expires_at is not None and token.expires_at <= self._clock.time():
+            return None
+        return scopes.parse(token.scope)
+
     # ------------------------------------------------------------------ changes
 
     async def create(

@@ -81,6 +81,8 @@ def markdown() -> str:
         "",
         "* **yes**: the call is carried out. Only the principal of a session may converse with it,",
         "  answer its requests and listen to it: for others it is not found, with any scope.",
+        "  What runs in a container is refused (`forbidden`) while an agent in it has a key that",
+        "  reaches further: see [security](security.md#keys-and-rights).",
         "* **–**: `tool not allowed for this token scope`; the tool is not listed either.",
         "* **hidden**: not found, with the same error as for what never existed.",
         "* A tool that is not in a table does not exist on that transport.",

@@ -206,7 +206,7 @@ async def container_stop(
     )
 
 
-@tool(ContainerExec, ContainerOutput, scope="write", home="needed")
+@tool(ContainerExec, ContainerOutput, scope="write", home="needed", enters="named")
 async def container_exec(
     services: ToolServices, context: CallContext, params: ContainerExec
 ) -> ContainerOutput:

@@ -87,7 +87,7 @@ class PortPage(Result, frozen=True, kw_only=True):
     ports: tuple[PortView, ...]
 
 
-@tool(PortOpen, PortOpened, scope="write", transports=AT_OWNERS, home="needed")
+@tool(PortOpen, PortOpened, scope="write", transports=AT_OWNERS, home="needed", enters="named")
 async def port_open(services: ToolServices, context: CallContext, params: PortOpen) -> PortOpened:
     """Let a browser reach what listens on a port of a session's container, on loopback.
 

@@ -106,7 +106,7 @@ class Forked(Result, frozen=True, kw_only=True):
     started: Annotated[int, Meta(description="Number of them that were started.")]
 
 
-@tool(ForkSession, Forked, scope="write", home="needed")
+@tool(ForkSession, Forked, scope="write", home="needed", enters="new")
 async def session_fork(services: ToolServices, context: CallContext, params: ForkSession) -> Forked:
     """Start sessions that begin with the files and the conversation of a session at a turn.
 

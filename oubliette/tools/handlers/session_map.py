@@ -93,7 +93,7 @@ class MapResults(Result, frozen=True, kw_only=True):
     ]
 
 
-@tool(SessionMap, MapResults, scope="write", transports=AT_CALLERS, home="needed")
+@tool(SessionMap, MapResults, scope="write", transports=AT_CALLERS, home="needed", enters="named")
 async def session_map(
     services: ToolServices, context: CallContext, params: SessionMap
 ) -> MapResults:

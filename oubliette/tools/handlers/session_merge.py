@@ -97,7 +97,7 @@ class SessionMerge(Params, frozen=True, kw_only=True):
     ] = None
 
 
-@tool(SessionMerge, MergeView, scope="write", home="needed")
+@tool(SessionMerge, MergeView, scope="write", home="needed", enters="new")
 async def session_merge(
     services: ToolServices, context: CallContext, params: SessionMerge
 ) -> MergeView:

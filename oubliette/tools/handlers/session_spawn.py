@@ -85,7 +85,7 @@ class Spawned(Result, frozen=True, kw_only=True):
     ] = None
 
 
-@tool(SessionSpawn, Spawned, scope="write", home="needed")
+@tool(SessionSpawn, Spawned, scope="write", home="needed", enters="named")
 async def session_spawn(
     services: ToolServices, context: CallContext, params: SessionSpawn
 ) -> Spawned:
@@ -97,7 +97,7 @@ async def session_spawn(
     return await spawn(services, context, params, project.id, params.prompt, name="session_spawn")
 
 
-@tool(SessionMessage, Spawned, scope="write", home="needed")
+@tool(SessionMessage, Spawned, scope="write", home="needed", enters="named")
 async def session_message(
     services: ToolServices, context: CallContext, params: SessionMessage
 ) -> Spawned:

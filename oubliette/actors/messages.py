@@ -168,6 +168,8 @@ class OpenContainer(Message, Reply[str]):
     """Workspace, if workspaces are isolated; None = the default one."""
     for_use: bool = False
     """Whether its workspaces are used: files that are on another node come before the answer."""
+    command: bool = False
+    """Whether a command is to run in it: refused in a project above `projects.max_bytes`."""
 
 
 class ImageStored(msgspec.Struct, frozen=True, kw_only=True):

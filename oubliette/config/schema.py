@@ -272,15 +272,16 @@ class ProjectsConfig(_Section, frozen=True, kw_only=True):
 
     max_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 20 * 1024**3
     """Disk space for a project's workspaces and its sessions' HOMEs, in bytes. Sessions get a
-    warning at 80 %; above the limit their turns are interrupted. Its snapshots have as much again;
-    above that none are taken. 0: no limit."""
+    warning at 80 %; above the limit their turns are interrupted and no command is run, and when it
+    goes on growing its containers are stopped. Its snapshots have as much again; above that none
+    are taken. 0: no limit."""
     keep_free_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 256 * 1024**2
     """Room on the disk of the home, in bytes, below which the turns of projects with `max_bytes`
     are interrupted, so that the server can go on writing. 0: none."""
     max_workspaces: Count = 1000
     """Maximum of workspaces in a project; a session that would make another one is refused."""
     check_seconds: Seconds = 30.0
-    """Time between two measurements while sessions live; longer if measuring takes long."""
+    """Time between two measurements of a project that has containers; longer if they take long."""
 
 
 class RepositoriesConfig(_Section, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 
@@ -10,6 +11,7 @@ import pytest
 
 from oubliette.runtime.containers.process import procfs
 from oubliette.testing.server import ServerProcess
+from tests.callers import ToolFailed
 from tests.faults.here import Here
 from tests.faults.history import check_log, check_nothing_left
 
@@ -141,7 +143,49 @@ async def test_a_project_folder_that_grows_is_warned_of_and_then_its_turns_are_i
         await caller.event(
             "system", session_id=session, limit="projects.max_bytes", after=place, timeout=TURN
         )
+        await caller.turns_done(session, wait=TURN)
         check_log(await caller.log(session))
+
+
+GROW = "while head -c {} /dev/zero >> file; do sleep 0.1; done"
+
+
+@pytest.mark.whole
+async def test_a_command_that_fills_its_project_is_ended_and_no_other_is_run(
+    server: ServerProcess,
+) -> None:
+    """No session lives: a container that is used is enough for its project to be measured."""
+    await server.start(settings={"projects.max_bytes": 10 * MIB, "projects.check_seconds": 0.2})
+    async with Here(server) as caller:
+        here = {"project_id": caller.project_id}
+        with contextlib.suppress(ToolFailed):  # it ends with its container, before or after it
+            ended = await caller.call("container_exec", command=GROW.format(MIB), **here)
+            assert ended["exit_code"]
+            assert not ended["timed_out"]
+        with pytest.raises(ToolFailed, match=r"projects\.max_bytes: .* no command is run"):
+            await caller.call("container_exec", command="true", **here)
+        # What makes room is let in.
+        await caller.call("file_delete", path="file", **here)
+        session = await caller.spawn("sleep 1\nsay measured")
+        await caller.turns_done(session, wait=TURN)
+        await caller.call("container_exec", command="true", **here)
+
+
+@pytest.mark.whole
+async def test_what_goes_on_growing_after_the_interrupt_is_stopped_with_its_container(
+    any_server: ServerProcess,
+) -> None:
+    await any_server.start(settings={"projects.max_bytes": 10 * MIB, "projects.check_seconds": 0.2})
+    grow = f"setsid nohup sh -c '{GROW.format(200_000)}' >/dev/null 2>&1 &"
+    async with Here(any_server) as caller:
+        session = await caller.spawn(f"exec {grow}\nsleep 60")
+        await caller.event("status", session_id=session, status="failed", timeout=TURN)
+        assert "container lost" in str((await caller.status(session))[1])
+        events = await caller.log(session)
+        interrupted, *_, stopped = limits(events, "error")
+        assert "its turns are interrupted" in interrupted
+        assert "its containers are stopped" in stopped
+        check_log(events)
 
 
 async def test_a_project_without_a_limit_is_not_measured(server: ServerProcess) -> None:

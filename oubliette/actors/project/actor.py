@@ -97,7 +97,9 @@ class ProjectActor(DynamicSupervisor):
         super().__init__()
         self._context = context
         self._project = project
-        self._watch = DiskQuotaMonitor(context, project.id, self.after, self.pipe_to_self)
+        self._watch = DiskQuotaMonitor(
+            context, project.id, self.after, self.pipe_to_self, self._containers
+        )
         self._folders = ProjectFolders(context, project)
         self._spawner = SessionSpawner(self, context, project)
         self._first_use = FirstUse(self, context, project.id)
@@ -120,7 +122,6 @@ class ProjectActor(DynamicSupervisor):
             self._unit(ContainerKey(container.container_type, container.workspace_id))
         for session in await once_back(lambda: reader.live_sessions(project.id)):
             self.unit_of(session)  # which recovers its sessions
-            self._watch.begin()
 
     # ------------------------------------------------------------------ units
 
@@ -141,6 +142,7 @@ class ProjectActor(DynamicSupervisor):
             shutdown=15.0,
         )
         self._named[key.label] = self.clock.monotonic()
+        self._watch.begin()
         return self.system.ref(self.ensure_child(spec))
 
     @handles(UnitUnused)
@@ -170,6 +172,9 @@ class ProjectActor(DynamicSupervisor):
         key = ContainerKey(self._kind, workspace_id if self._project.workspace_isolation else None)
         return self.system.ref(f"{self._unit(key).name}/container")
 
+    def _containers(self) -> list[Ref]:
+        return [self.system.ref(f"{self.name}/{label}/container") for label in self.children]
+
     def unit_of(self, session: Session) -> Ref:
         """Return the unit in which the session runs; start it if there is none."""
         return self._unit(self._key(session))
@@ -178,10 +183,6 @@ class ProjectActor(DynamicSupervisor):
         """Start the actor of a session that is live, unless its unit does so or has one."""
         sessions = self.system.ref(f"{self.unit_of(session).name}/sessions")
         sessions.tell(StartSession(session_id=session.id))
-
-    def session_begins(self) -> None:
-        """Watch the disk usage, since a session is about to run."""
-        self._watch.begin()
 
     async def check_workspace(self, workspace_id: str) -> None:
         """Refuse what needs a workspace that cannot be used."""
@@ -197,6 +198,8 @@ class ProjectActor(DynamicSupervisor):
         workspace = message.workspace_id or project.default_workspace_id
         key = ContainerKey(self._kind, workspace if project.workspace_isolation else None)
         name = self._unit(key).name
+        if message.command:
+            self._watch.check_command()
         if message.for_use and self._context.homes is not None:
             answer, seen = self.defer(), [workspace]
             if not project.workspace_isolation:
@@ -298,8 +301,8 @@ class ProjectActor(DynamicSupervisor):
 
     def _use(self, project: Project) -> None:
         self._project = project
-        for label in self.children:
-            self.system.ref(f"{self.name}/{label}/container").tell(UseProject(project=project))
+        for container in self._containers():
+            container.tell(UseProject(project=project))
 
     @handles(EndSession)
     async def _end_finished(self, message: EndSession) -> str:
@@ -395,7 +398,7 @@ class ProjectActor(DynamicSupervisor):
         snapshots = self.system.lookup(SNAPSHOTS)
         if snapshots is not None:
             await snapshots.ask(CloseSnapshots(project_id=project_id), timeout=CLOSE_SECONDS)
-        for label in self.children:
-            await self.system.ref(f"{self.name}/{label}/container").ask(StopContainer(force=True))
+        for container in self._containers():
+            await container.ask(StopContainer(force=True))
         if not message.moves:
             await self._images.drop(self._project)

@@ -1,8 +1,9 @@
-"""Limit on a project's disk usage: warns, then interrupts.
+"""Limit on a project's disk usage: warns, then interrupts, then stops the containers.
 
 No file system reports that a folder has grown, and quotas need a file system that has them and a
-server that is root. So the folder is measured from time to time, while sessions live: at most every
-`projects.check_seconds`, and so seldom that measuring takes at most a twentieth of the time.
+server that is root. So the folder is measured from time to time, while it has containers: at most
+every `projects.check_seconds`, and so seldom that measuring takes at most a twentieth of the time.
+An interrupt ends a turn, but neither a command of `container_exec` nor what has left its parents.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from oubliette.actors.container.messages import StopContainer
 from oubliette.actors.session.messages import LimitAction, LimitNotice
+from oubliette.errors import LimitExceeded
 from oubliette.kit import Message
 from oubliette.runtime.files.disk_usage import measure
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from oubliette.actors.context import ActorContext
+    from oubliette.kit import Ref
     from oubliette.runtime.files.disk_usage import DiskUsage
 
     After = Callable[[float, Message], object]
@@ -36,6 +40,7 @@ log = structlog.get_logger(__name__)
 LIMIT: Final = "projects.max_bytes"
 WARN_AT: Final = 0.8  # share of the limit
 AGAIN_AT: Final = 0.05  # share of the limit by which it may grow after an interrupt
+INTERRUPTS: Final = 2  # above the limit; when it grows after these, its containers are stopped
 WALK_SECONDS: Final = 20.0  # for one measurement; twice as long after each incomplete one
 REST: Final = 19.0  # pause until the next measurement, as a multiple of the last one's duration
 RELAY_BYTES: Final = 1 << 20  # of files in `/mcp`, by all containers of a project
@@ -59,6 +64,8 @@ class Measured(Message):
     seconds: float
     sessions: tuple[str, ...]
     """Sessions that are live now."""
+    running: bool = False
+    """Whether a turn of one of them runs."""
 
 
 class MeasureFailed(Message):
@@ -70,20 +77,30 @@ class MeasureFailed(Message):
 class DiskQuotaMonitor:
     """Part of a ProjectActor that watches its size; it has the same lifetime.
 
-    `after` and `pipe_to_self` are those of the ProjectActor, which gets the messages above.
+    `after` and `pipe_to_self` are those of the ProjectActor, which gets the messages above;
+    `containers` returns its ContainerActors.
     """
 
     def __init__(
-        self, context: ActorContext, project_id: str, after: After, pipe_to_self: PipeToSelf
+        self,
+        context: ActorContext,
+        project_id: str,
+        after: After,
+        pipe_to_self: PipeToSelf,
+        containers: Callable[[], list[Ref]],
     ) -> None:
         self._after = after
         self._pipe_to_self = pipe_to_self
+        self._containers = containers
         self._context = context
         self._id = project_id
         self._watching = False
         self._warned = False
         self._interrupted_at = 0
         """Bytes at the last interrupt; 0 before the first."""
+        self._interrupts = 0
+        self._full: str | None = None
+        """Its size, for people, when it was last measured above the limit; None: it was below."""
         self._incomplete = 0
         """Measurements in a row that did not see all files, since the last interrupt for it."""
         self._relay_told = 0
@@ -92,10 +109,23 @@ class DiskQuotaMonitor:
         """Room on the disk at the last interrupt for it."""
 
     def begin(self) -> None:
-        """Start to measure, since a session lives, unless a measurement is under way."""
+        """Start to measure, since a container is used, unless a measurement is under way."""
         if not self._watching and self._context.config.projects.max_bytes:
             self._watching = True
             self._after(self._context.config.projects.check_seconds, MeasureNow())
+
+    def check_command(self) -> None:
+        """Refuse a command above the limit, which an agent's turn may still make room below.
+
+        Raises:
+            LimitExceeded: names the limit.
+        """
+        if self._full is not None:
+            raise LimitExceeded(
+                f"{LIMIT}: {self._full}: no command is run",
+                hint="remove files with file_delete or by an agent; it is measured every"
+                f" {self._context.config.projects.check_seconds:g} s",
+            )
 
     def measure(self) -> None:
         """Measure now, beside the mailbox."""
@@ -105,8 +135,6 @@ class DiskQuotaMonitor:
 
     async def _measure(self) -> Measured:
         live = await self._context.reader.live_sessions(self._id)
-        if not live:
-            return Measured(used=0, complete=True, seconds=0.0, sessions=())
         folders = self._context.folders
         tops = [folders.project(self._id), folders.session_homes(self._id)]
         relays: list[Path] = []
@@ -131,6 +159,7 @@ class DiskQuotaMonitor:
             complete=usage.complete and relay.complete,
             seconds=time.monotonic() - began,
             sessions=tuple(session.id for session in live),
+            running=any(session.status == "running" for session in live),
         )
 
     def failed(self, message: MeasureFailed) -> None:
@@ -139,32 +168,41 @@ class DiskQuotaMonitor:
         self._after(self._context.config.projects.check_seconds, MeasureNow())
 
     def measured(self, message: Measured) -> None:
-        """Warn or interrupt, and schedule the next measurement while a session lives."""
-        if not message.sessions:
-            self._watching = self._warned = False
-            self._interrupted_at = self._incomplete = self._relay_told = 0
-            return
+        """Act on the size, and schedule the next measurement while there are containers."""
         limit = self._context.config.projects.max_bytes
         self._see_all(message)
         self._see_relay(message)
         self._see_room(message)
         used = f"this project takes {_shown(message.used)} of {_shown(limit)}"
+        self._full = used if message.used >= limit else None
         if message.used >= limit:
             if message.used >= self._interrupted_at + AGAIN_AT * limit or not self._interrupted_at:
-                self._interrupted_at = message.used
-                self._tell(
-                    message, "interrupt", f"{used}: its turns are interrupted; remove some files"
-                )
-        elif message.used >= WARN_AT * limit:
-            self._interrupted_at = 0
-            if not self._warned:
-                self._tell(message, "warn", f"{used}; when all is taken, turns are interrupted")
+                self._end_growth(message, used)
         else:
-            self._warned, self._interrupted_at = False, 0
-        if message.used >= WARN_AT * limit:
-            self._warned = True
+            self._interrupted_at = self._interrupts = 0
+            if message.used >= WARN_AT * limit and not self._warned:
+                self._tell(message, "warn", f"{used}; when all is taken, turns are interrupted")
+        self._warned = message.used >= WARN_AT * limit
+        if not self._containers():
+            self._watching = self._warned = False
+            self._interrupted_at = self._interrupts = self._incomplete = self._relay_told = 0
+            return
         rest = max(self._context.config.projects.check_seconds, REST * message.seconds)
         self._after(rest, MeasureNow())
+
+    def _end_growth(self, message: Measured, used: str) -> None:
+        """Interrupt the turns; if it grows without one, or in spite of it, stop its containers."""
+        first, self._interrupted_at = not self._interrupted_at, message.used
+        if first or (message.running and self._interrupts < INTERRUPTS):
+            self._interrupts += 1
+            self._tell(
+                message, "interrupt", f"{used}: its turns are interrupted; remove some files"
+            )
+            return
+        text = f"{used} and goes on growing: its containers are stopped; remove some files"
+        self._tell(message, "interrupt", text)
+        for container in self._containers():
+            container.tell(StopContainer(force=True))
 
     def _see_all(self, message: Measured) -> None:
         """Take a project that cannot be measured, however long it takes, for one above its limit.

@@ -62,10 +62,6 @@ class UnitsPort(Protocol):
         """Start the actor of a session that is live, unless its unit does so or has one."""
         ...
 
-    def session_begins(self) -> None:
-        """Watch the disk usage, since a session is about to run."""
-        ...
-
 
 class SessionSpawner:
     """Part of a ProjectActor that handles `SpawnSession`; it has the same lifetime."""
@@ -319,7 +315,6 @@ class SessionSpawner:
         return first, fork_event(session, message.fork, first.index + 1, now)
 
     async def _run(self, session: Session, *, resumed: bool) -> None:
-        self._port.session_begins()
         unit = self._port.unit_of(session)
         await unit.ask(StartSession(session_id=session.id, resumed=resumed))
 

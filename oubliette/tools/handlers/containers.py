@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
@@ -127,18 +128,24 @@ class ContainerText(Result, frozen=True, kw_only=True):
 
 
 async def container_of(
-    services: ToolServices, project: Project, workspace_id: str | None, *, for_use: bool = False
+    services: ToolServices,
+    project: Project,
+    workspace_id: str | None,
+    *,
+    for_use: bool = False,
+    command: bool = False,
 ) -> Ref:
     """Return the ContainerActor of a project, or of one of its isolated workspaces.
 
-    With `for_use`, files of its workspaces that are on another node are brought before.
+    With `for_use`, files of its workspaces that are on another node are brought before. For a
+    `command` the project has to have room.
     """
     if workspace_id is not None:
         record = await services.reader.workspace(workspace_id)
         if record is None or record.project_id != project.id or record.deleted_at is not None:
             raise NotFound(f"workspace {workspace_id} not found", hint="workspace_list shows them")
     actor = await services.project_ref(project.id)
-    message = OpenContainer(workspace_id=workspace_id, for_use=for_use)
+    message = OpenContainer(workspace_id=workspace_id, for_use=for_use, command=command)
     limit = services.config.snapshots.seconds * FILES_QUEUED + STOP_SECONDS
     return services.name_actor(f"{await actor.ask(message, timeout=limit)}/container")
 
@@ -153,13 +160,16 @@ async def container_in_use(
     services: ToolServices, project: Project, workspace_id: str | None, purpose: str
 ) -> AsyncGenerator[Ref]:
     """Start a container if it does not run, and keep it running until the end of the block."""
-    actor = await container_of(services, project, workspace_id, for_use=True)
+    opened = functools.partial(
+        container_of, services, project, workspace_id, for_use=True, command=purpose == "exec"
+    )
+    actor = await opened()
     lease = f"{purpose}:{ids.new_uuid()}"
     try:
         try:
             await _up(services, actor, lease)
         except ActorDead:  # it was restarted, or ended as nothing had used it
-            actor = await container_of(services, project, workspace_id, for_use=True)
+            actor = await opened()
             await _up(services, actor, lease)
         yield actor
     finally:

@@ -6,16 +6,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
 from oubliette.actors.project.disk_quota import DiskQuotaMonitor, Measured
 from oubliette.config.schema import Config
+from oubliette.errors import LimitExceeded
 
 
-def monitor(notices: list[Any]) -> DiskQuotaMonitor:
+def monitor(notices: list[Any], stops: list[Any] | None = None) -> DiskQuotaMonitor:
     session = SimpleNamespace(is_alive=lambda: True, tell=notices.append)
     registry = SimpleNamespace(session=lambda _: session)
     context: Any = SimpleNamespace(config=Config(), session_registry=registry)
-    return DiskQuotaMonitor(context, "proj_1", lambda *_: None, lambda *_: None)
+    container: Any = SimpleNamespace(tell=[].append if stops is None else stops.append)
+    return DiskQuotaMonitor(
+        context, "proj_1", lambda *_: None, lambda *_: None, lambda: [container]
+    )
 
 
 def measured(*, complete: bool = True, relay: int = 0) -> Measured:
@@ -54,3 +59,40 @@ def test_a_disk_that_is_nearly_full_interrupts_before_the_server_cannot_write() 
         watched.measured(msgspec.structs.replace(measured(), free=free * mib))
     assert [notice.action for notice in notices] == ["interrupt"] * 3
     assert "has 255 MiB left (projects.keep_free_bytes: 256 MiB)" in notices[0].message
+
+
+GIB = 1 << 30
+
+
+def test_what_grows_without_a_turn_or_in_spite_of_interrupts_has_its_containers_stopped() -> None:
+    idle, busy = False, True
+    for growth, expected in (
+        (((21, busy), (22, busy), (23, busy), (23, busy)), [0, 0, 1, 1]),
+        (((21, busy), (21.5, idle), (22, idle), (23, idle)), [0, 0, 1, 2]),
+        (((21, idle), (21, busy), (10, busy), (22, busy), (23, busy)), [0, 0, 0, 0, 0]),
+    ):
+        notices: list[Any] = []
+        stops: list[Any] = []
+        watched = monitor(notices, stops)
+        seen = []
+        for size, running in growth:
+            watched.measured(
+                msgspec.structs.replace(measured(), used=int(size * GIB), running=running)
+            )
+            seen.append(len(stops))
+        assert seen == expected
+        assert all(stop.force for stop in stops)
+        told = [
+            notice.message for notice in notices if "its containers are stopped" in notice.message
+        ]
+        assert len(told) == len(stops)
+
+
+def test_no_command_is_run_above_the_limit_until_it_was_measured_below() -> None:
+    watched = monitor([])
+    watched.check_command()
+    watched.measured(msgspec.structs.replace(measured(), used=21 * GIB, sessions=()))
+    with pytest.raises(LimitExceeded, match="21 GiB of 20 GiB: no command is run"):
+        watched.check_command()
+    watched.measured(measured())
+    watched.check_command()

@@ -21,13 +21,15 @@ from oubliette.tools.schema.views import event_view
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from oubliette.records import Event
+    from oubliette.records import Event, Session
     from oubliette.runtime.store.connection import StoreConnection
 
 _TREE: Final = (
-    "WITH RECURSIVE tree(id) AS (SELECT id FROM sessions WHERE id = ?1 UNION"
-    " SELECT sessions.id FROM sessions JOIN tree ON sessions.parent_session_id = tree.id)"
+    "WITH RECURSIVE tree(id, project_id) AS (SELECT id, project_id FROM sessions WHERE id = ?1"
+    " UNION SELECT sessions.id, sessions.project_id FROM sessions"
+    " JOIN tree ON sessions.parent_session_id = tree.id)"
 )
+_ONLY: Final = "(?5 IS NULL OR project_id = ?5)"
 
 
 _SEQ: Final = 6
@@ -56,10 +58,11 @@ def tree_log(  # noqa: PLR0917 - the limits of one read
     max_events: int,
     max_bytes: int,
     whole_bytes: int | None = None,
+    only: str | None = None,
 ) -> TreeSlice:
     """Return the events with a seq above `after` of the tree below `root`, including `root`.
 
-    Those of more than `whole_bytes` come as a reference, without being read.
+    Those of more than `whole_bytes` are references, not read; projects but `only` are left out.
     """
     row = connection.execute(
         "SELECT project_id, exploration_id FROM sessions WHERE id = ?", (root,)
@@ -73,9 +76,9 @@ def tree_log(  # noqa: PLR0917 - the limits of one read
     # The log of all sessions is walked on for a bit: the logs of the tree may be many.
     until = walked(connection, max(after, 0), head)
     rows = connection.execute(
-        f"{read} WHERE seq > ?1 AND seq <= ?2 AND EXISTS (SELECT 1 FROM sessions"  # noqa: S608
-        " WHERE sessions.id = session_id AND exploration_id = ?3) ORDER BY seq LIMIT ?4",
-        (max(after, 0), until, exploration, max_events + 1),
+        f"{read} WHERE seq > ?1 AND seq <= ?2 AND EXISTS (SELECT 1 FROM sessions WHERE"  # noqa: S608
+        f" sessions.id = session_id AND exploration_id = ?3 AND {_ONLY}) ORDER BY seq LIMIT ?4",
+        (max(after, 0), until, exploration, max_events + 1, only),
     )
     passed: list[int] = []
 
@@ -91,9 +94,9 @@ def tree_log(  # noqa: PLR0917 - the limits of one read
     if not events and last_seq < head:
         # It rested while others wrote much.
         found = connection.execute(
-            f"{_TREE} {read} WHERE session_id IN (SELECT id FROM tree)"  # noqa: S608 - ours
+            f"{_TREE} {read} WHERE session_id IN (SELECT id FROM tree WHERE {_ONLY})"  # noqa: S608
             " AND seq > ?2 AND seq <= ?4 ORDER BY seq LIMIT ?3",
-            (root, max(last_seq, 0), max_events + 1, head),
+            (root, max(last_seq, 0), max_events + 1, head, only),
         )
         events, more = capped(found, max_events, max_bytes)
         found.close()
@@ -104,7 +107,7 @@ def tree_log(  # noqa: PLR0917 - the limits of one read
         events=events,
         last_seq=last_seq,
         more=last_seq < head,
-        truncated_before=_truncated(connection, tree, exploration, after, events),
+        truncated_before=_truncated(connection, tree, (exploration, only), after, events),
         live=_live(connection, tree, project, exploration),
     )
 
@@ -141,14 +144,19 @@ class _Members:
 
 
 def _truncated(
-    connection: StoreConnection, tree: _Members, exploration: str, after: int, events: list[Event]
+    connection: StoreConnection,
+    tree: _Members,
+    within: tuple[str, str | None],
+    after: int,
+    events: list[Event],
 ) -> int | None:
     """Return `truncated_before`: set if in doubt, because deleted events have no seq any more."""
     # Few logs were ever cut, so these come first.
     cut = connection.execute(
         "SELECT trims.session_id, up_to + 1 FROM trims CROSS JOIN sessions"
-        " WHERE trims.session_id > '' AND id = trims.session_id AND exploration_id = ?",
-        (exploration,),
+        " WHERE trims.session_id > '' AND id = trims.session_id AND exploration_id = ?1"
+        " AND (?2 IS NULL OR project_id = ?2)",
+        within,
     ).fetchall()
     for session_id, first in cut:
         if session_id not in tree:
@@ -162,16 +170,30 @@ def _truncated(
 
 
 def listing_facts(
-    connection: StoreConnection, session_ids: list[str]
-) -> dict[str, tuple[int, list[str]]]:
-    """Return the last index and the ids of the children, by session."""
+    connection: StoreConnection, sessions: list[Session], only: str | None
+) -> dict[str, tuple[Session, int, list[str]]]:
+    """Return each session, its last index and the ids of its children.
+
+    A parent or a child in another project than `only` is left out.
+    """
     return {
-        session_id: (
-            queries.bounds(connection, session_id)[1],
-            queries.child_ids(connection, session_id),
+        each.id: (
+            _without_parent(connection, each, only),
+            queries.bounds(connection, each.id)[1],
+            queries.child_ids(connection, each.id, project_id=only),
         )
-        for session_id in session_ids
+        for each in sessions
     }
+
+
+def _without_parent(connection: StoreConnection, record: Session, only: str | None) -> Session:
+    """Return the record of a session, without its parent if that is not in the project `only`."""
+    if only is None or record.parent_session_id is None:
+        return record
+    parent = queries.session(connection, record.parent_session_id)
+    if parent is not None and parent.project_id == only:
+        return record
+    return msgspec.structs.replace(record, parent_session_id=None)
 
 
 def event_piece(

@@ -273,7 +273,7 @@ ROWS: Final = (
     Row(
         "session_list, a row of a parent of all",
         0,
-        lambda g: g.ask(listing_facts, [PARENT]),
+        lambda g: g.ask(listing_facts, [g.session(PARENT)], None),
     ),
     Row(
         "message that begins a session: the latest one",

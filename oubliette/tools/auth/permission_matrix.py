@@ -91,6 +91,14 @@ def markdown() -> str:
         "project that such a key is bound to, *other* any other, *none* a call that names none.",
         "A tool without the id of a project or session has *none* only. `admin:ro` is another",
         "name of `read`.",
+        "",
+        "An agent with a key for several projects can start sessions in them, and its **tree**",
+        "then spans them. Of a tree a key shows and ends what it reaches directly, and nothing",
+        "else: sessions of other projects are left out of its events, of `parent_session_id`",
+        "and `child_session_ids`, of `living_descendants` and of what `session_end` with `tree`",
+        "ends; these live on. Sessions below them that the key reaches are not left out. Only",
+        "the limits of a tree count all of its sessions: `config_limits` shows how many there",
+        "are and what they cost, whichever project they are in.",
     ]
     for transport, title in (("http", "Over HTTP"), ("socket", "Over an agent's link, with a key")):
         lines += ["", f"## {title}", "", f"| tool | about | {' | '.join(SCOPES)} |"]

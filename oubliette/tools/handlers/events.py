@@ -49,8 +49,8 @@ class SessionEventsParams(EventsParams, frozen=True, kw_only=True):
     include_children: Annotated[
         bool,
         Meta(
-            description="Include the whole tree below the session, in the order of commits;"
-            " since_index and last_index are then values of seq."
+            description="Include the tree below the session, as far as the key reaches it, in the"
+            " order of commits; since_index and last_index are then values of seq."
         ),
     ] = False
 
@@ -105,7 +105,7 @@ async def session_events(
         # A caller that waits here is present.
         await _seen(services, context, session)
         if params.include_children:
-            return await _tree_page(services, params, wait)
+            return await _tree_page(services, context, params, wait)
         return await read_page(
             services.reader,
             services.ask_session,
@@ -151,14 +151,16 @@ async def _seen(services: ToolServices, context: CallContext, session: Session) 
         await services.caller_seen(context.principal, session.caller_id)
 
 
-async def _tree_page(services: ToolServices, params: SessionEventsParams, wait: float) -> EventPage:
-    root = params.session_id
+async def _tree_page(
+    services: ToolServices, context: CallContext, params: SessionEventsParams, wait: float
+) -> EventPage:
+    root, only = params.session_id, context.scope.project
 
     async def read() -> tuple[Session, bool, TreeSlice]:
         # In this order: when the turn is done, its last event is in what is read after it.
         session, done = await stored_state(services.reader, root)
         log = await services.reader.run(
-            tree_log, root, params.since_index, params.max_events, MAX_PAGE, _MAX_WHOLE
+            tree_log, root, params.since_index, params.max_events, MAX_PAGE, _MAX_WHOLE, only
         )
         return session, done, log
 

@@ -33,7 +33,9 @@ class SessionEnd(Params, frozen=True, kw_only=True):
     """Parameters of `session_end`."""
 
     session_id: Annotated[field_types.SessionId, Meta(description="Id of the session.")]
-    tree: Annotated[bool, Meta(description="End its descendants too.")] = False
+    tree: Annotated[
+        bool, Meta(description="End its descendants too, in the projects that the key reaches.")
+    ] = False
 
 
 class SessionStatus(Result, frozen=True, kw_only=True):
@@ -49,8 +51,8 @@ class SessionEnded(SessionStatus, frozen=True, kw_only=True):
     living_descendants: Annotated[
         int,
         Meta(
-            description="Number of its descendants that live on, and keep the memory and the places"
-            " of their agents; `tree` ends them too."
+            description="Number of its descendants that live on, of those that the key reaches, and"
+            " keep the memory and the places of their agents; `tree` ends them too."
         ),
     ]
 
@@ -93,14 +95,15 @@ async def session_end(
     session = await visible_session(services, context, params.session_id)
     if not params.tree:
         status = await _end(services, session)
-        below = (await _tree(services, session))[1:]
+        below = (await _tree(services, context, session))[1:]
         living = sum(each.status not in TERMINAL for each in below)
         return SessionEnded(session_id=session.id, status=status, living_descendants=living)
     # All at once, or a tree would take as long as its agents together. A session that is ending
     # spawns no child; a child that was being spawned is found in the next round.
     ended: dict[str, str] = {}
     while True:
-        found = [each for each in await _tree(services, session) if each.id not in ended]
+        tree = await _tree(services, context, session)
+        found = [each for each in tree if each.id not in ended]
         if not found:
             status = ended[session.id]
             return SessionEnded(session_id=session.id, status=status, living_descendants=0)
@@ -162,9 +165,14 @@ async def _end(services: ToolServices, session: records.Session) -> str:
     return await ask_with_retry(end, SessionHandover, seconds=HANDOVER_SECONDS)
 
 
-async def _tree(services: ToolServices, root: records.Session) -> list[records.Session]:
-    """Return the session and its descendants."""
+async def _tree(
+    services: ToolServices, context: CallContext, root: records.Session
+) -> list[records.Session]:
+    """Return the session and its descendants in projects that the key reaches.
+
+    One that it reaches may be below one that it does not.
+    """
     tree = [root]
     for each in tree:  # grows during the iteration
         tree.extend(await services.reader.children(each.id))
-    return tree
+    return [each for each in tree if context.scope.reaches(each.project_id)]

@@ -65,9 +65,9 @@ async def session_get(
     waiting = await waiting_of(services, session)
     if any(wait.kind == "ended" for wait in waiting):  # it may have ended meanwhile
         session = await visible_session(services, context, params.session_id)
-    facts = await services.reader.run(listing_facts, [session.id])
     session = msgspec.structs.replace(session, model=model_of(services.config, session))
-    view = session_view(session, *facts[session.id])
+    facts = await services.reader.run(listing_facts, [session], context.scope.project)
+    view = session_view(*facts[session.id])
     problem = await services.problem_of(session.project_id, session.workspace_id)
     return SessionDetail(**msgspec.structs.asdict(view), waiting=waiting, problem=problem)
 
@@ -85,15 +85,12 @@ async def session_list(
         limit=params.limit,
         cursor=params.cursor,
     )
-    facts = await services.reader.run(listing_facts, [record.id for record in page.records])
-    views, _, cut = fitting(
-        session_view(
-            msgspec.structs.replace(record, model=model_of(services.config, record)),
-            *facts[record.id],
-            short=True,
-        )
+    records = [
+        msgspec.structs.replace(record, model=model_of(services.config, record))
         for record in page.records
-    )
+    ]
+    facts = await services.reader.run(listing_facts, records, context.scope.project)
+    views, _, cut = fitting(session_view(*facts[each.id], short=True) for each in records)
     return SessionPage(
         sessions=tuple(views), next_cursor=views[-1].session_id if cut else page.next_cursor
     )

@@ -160,11 +160,21 @@ def children(connection: StoreConnection, session_id: str) -> list[Session]:
     return records(Session, connection.execute(sql, (session_id,)))
 
 
-def child_ids(connection: StoreConnection, session_id: str, limit: int = MAX_CHILDREN) -> list[str]:
-    """Return the ids of the session's direct children, oldest first; of more, the newest."""
+def child_ids(
+    connection: StoreConnection,
+    session_id: str,
+    limit: int = MAX_CHILDREN,
+    *,
+    project_id: str | None = None,
+) -> list[str]:
+    """Return the ids of the session's direct children, oldest first; of more, the newest.
+
+    With `project_id` only those of that project.
+    """
     rows = connection.execute(
-        "SELECT id FROM sessions WHERE parent_session_id = ? ORDER BY id DESC LIMIT ?",
-        (session_id, limit),
+        "SELECT id FROM sessions WHERE parent_session_id = ?1"
+        " AND (?3 IS NULL OR project_id = ?3) ORDER BY id DESC LIMIT ?2",
+        (session_id, limit, project_id),
     ).fetchall()
     return [row[0] for row in reversed(rows)]
 

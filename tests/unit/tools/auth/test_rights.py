@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette import ids
+from oubliette.actors.messages import EndSession
+from oubliette.runtime.store.operations import DeleteSessionEvents
+from oubliette.runtime.store.queries import event_log
 from oubliette.tools.registry import TABLE
 
 if TYPE_CHECKING:
@@ -242,3 +245,123 @@ async def test_a_token_for_a_project_that_is_not_there_is_refused(bench: Bench) 
     project = ids.new_id(ids.PROJECT)
     result = await bench.call("token_create", {"name": "a", "scope": f"project:{project}"})
     assert result.text.startswith(f"project {project} not found")
+
+
+# ---------------------------------------------------------------------- trees over two projects
+
+
+class Tree:
+    """root → below, in one project; root → hidden, in another one, → beyond, in the first."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+
+    async def grow(self) -> Tree:
+        bench = self.bench
+        self.mine, self.other = await bench.project("mine"), await bench.project("other")
+        self.root = await bench.session(self.mine, live=True)
+        self.below = await bench.session(self.mine, live=True, parent=self.root)
+        self.hidden = await bench.session(self.other, live=True, parent=self.root)
+        self.beyond = await bench.session(self.mine, live=True, parent=self.hidden)
+        for session in (self.root, self.hidden, self.below, self.hidden, self.beyond):
+            secret = "SECRET " if session is self.hidden else ""
+            await bench.write(session, text=f"{secret}of {session.id}")
+        self.scope = f"project:{self.mine.id}"
+        return self
+
+    async def ask(self, tool: str, scope: str | None = None, **arguments: Any) -> dict[str, Any]:
+        found = await self.bench.call(tool, arguments, scope=scope or self.scope)
+        assert not found.is_error, found.text
+        return found.structured
+
+    def ended(self) -> list[str]:
+        return [each.session_id for each in self.bench.asked if isinstance(each, EndSession)]
+
+
+@pytest.fixture
+async def tree(bench: Bench) -> Tree:
+    return await Tree(bench).grow()
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("at_once", [1, 2, 100])
+async def test_the_events_of_a_tree_are_those_that_a_key_reaches(
+    tree: Tree, read_only: bool, at_once: int
+) -> None:
+    scope = tree.scope + (":ro" if read_only else "")
+    seen: list[str] = []
+    cursor, more = -1, True
+    while more:
+        page = await tree.ask(
+            "session_events",
+            scope,
+            session_id=tree.root.id,
+            include_children=True,
+            since_index=cursor,
+            max_events=at_once,
+        )
+        assert tree.hidden.id not in str(page)
+        assert "SECRET" not in str(page)
+        seen += [event["session_id"] for event in page["events"]]
+        cursor, more = page["last_index"], page["more"]
+    assert seen == [tree.root.id, tree.below.id, tree.beyond.id]
+    whole = await tree.ask("session_events", "read", session_id=tree.root.id, include_children=True)
+    assert len(whole["events"]) == 5
+
+
+async def test_events_of_a_tree_that_rested_long_are_those_that_a_key_reaches(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = await tree.ask("session_events", session_id=tree.root.id, include_children=True)
+    stranger = await tree.bench.session(tree.other, live=True)
+    for _ in range(3):
+        await tree.bench.write(stranger, text="of another tree")
+        await tree.bench.write(tree.hidden, text="SECRET")
+    await tree.bench.write(tree.beyond, text="late")
+    monkeypatch.setattr(event_log, "WALK", 1)
+    page = await tree.ask(
+        "session_events",
+        session_id=tree.root.id,
+        include_children=True,
+        since_index=begun["last_index"],
+        max_events=2,
+    )
+    assert [event["text"] for event in page["events"]] == ["late"]
+
+
+async def test_a_cut_log_out_of_reach_leaves_no_gap_in_a_tree(tree: Tree) -> None:
+    await tree.bench.put(DeleteSessionEvents(tree.hidden.id, 0))
+    asked = {"session_id": tree.root.id, "include_children": True}
+    assert (await tree.ask("session_events", **asked))["truncated_before"] is None
+    assert (await tree.ask("session_events", "read", **asked))["truncated_before"] is not None
+
+
+async def test_neither_children_nor_parents_out_of_reach_are_named(tree: Tree) -> None:
+    for scope, session, parent, children in [
+        (tree.scope, tree.root, None, [tree.below.id]),
+        (tree.scope, tree.below, tree.root.id, []),
+        (tree.scope, tree.beyond, None, []),
+        (f"project:{tree.other.id}:ro", tree.hidden, None, []),
+        ("read", tree.root, None, [tree.below.id, tree.hidden.id]),
+        ("read", tree.hidden, tree.root.id, [tree.beyond.id]),
+    ]:
+        listed = await tree.ask("session_list", scope, project_id=session.project_id)
+        shown = {each["session_id"]: each for each in listed["sessions"]}[session.id]
+        got = await tree.ask("session_get", scope, session_id=session.id)
+        for each in (shown, got):
+            assert each["parent_session_id"] == parent
+            assert sorted(each["child_session_ids"]) == sorted(children)
+
+
+async def test_ending_a_tree_ends_what_the_key_reaches(tree: Tree) -> None:
+    done = await tree.ask("session_end", session_id=tree.root.id, tree=True)
+    assert done["living_descendants"] == 0
+    assert sorted(tree.ended()) == sorted([tree.root.id, tree.below.id, tree.beyond.id])
+    await tree.ask("session_end", "write", session_id=tree.root.id, tree=True)
+    assert tree.ended()[-1] == tree.hidden.id
+
+
+async def test_living_descendants_are_those_that_the_key_reaches(tree: Tree) -> None:
+    for scope, living in ((tree.scope, 2), ("write", 3)):
+        done = await tree.ask("session_end", scope, session_id=tree.root.id)
+        assert done["living_descendants"] == living

@@ -109,6 +109,62 @@ async def test_a_write_key_writes_in_its_project_alone(site, caller):
     assert "insufficient permissions" in unbound["text"]
 
 
+async def spawned_elsewhere(site, agent, project, prompt):
+    """A session in another project that an agent has started there with its key."""
+    spawn = json.dumps({"project_id": project["id"], "prompt": prompt, "new_session": True})
+    outcome = await agent.ask(f"call oubliette_session_spawn {spawn}")
+    assert not outcome["is_error"], outcome
+    return site.agent(outcome["structured"]["session_id"])
+
+
+async def wide(site, caller, **more):
+    """An agent whose key reaches all projects."""
+    more = {"api_key_scope": "write", "api_key_project": "*", **more}
+    agent = await site.spawn(caller, "say SECRET of the parent", **more)
+    await agent.turn()
+    return agent
+
+
+async def test_a_session_started_from_another_project_tells_nothing_of_its_parent(site, caller):
+    """Neither to a key of its own project, nor to its agent, which gets no other's log."""
+    elsewhere = await site.new_project()
+    agent = await wide(site, caller)
+    child = await spawned_elsewhere(site, agent, elsewhere, "ask may I?")
+    await child.event("permission_request")
+    key = site.server.token(f"project:{elsewhere['id']}:ro")
+    async with HttpCaller(site.server.url, key, caller_id="reader") as reader:
+        asked = {"session_id": child.session_id}
+        for tool, more in [
+            ("session_get", {}),
+            ("session_list", {}),
+            ("session_events", {"max_events": 1000}),
+            ("session_events", {"max_events": 1000, "include_children": True}),
+        ]:
+            about = {"project_id": elsewhere["id"]} if tool == "session_list" else asked
+            shown = await reader.call(tool, **about, **more)
+            assert child.session_id in json.dumps(shown)
+            assert agent.session_id not in json.dumps(shown)
+    created = await child.event("status", status="created")
+    assert (created["parent_session_id"], created["depth"]) == (None, 1)
+    assert (await child.get())["parent_session_id"] == agent.session_id  # with an admin's key
+
+
+async def test_an_agent_reads_no_log_of_another_project(site, caller):
+    """Neither up nor down its tree: it gets what the call that started the child answered."""
+    elsewhere = await site.new_project()
+    agent = await wide(site, caller)
+    up = json.dumps({"session_id": agent.session_id})
+    child = await spawned_elsewhere(site, agent, elsewhere, f"call session_events {up}")
+    outcome = await child.outcome()
+    assert outcome["is_error"]
+    assert "there is no session" in outcome["text"]
+    assert "SECRET" not in outcome["text"]
+    outcome = await agent.ask(f"call session_events {json.dumps({'session_id': child.session_id})}")
+    assert outcome["is_error"]
+    same = await spawned_elsewhere(site, agent, site.project, f"call session_events {up}")
+    assert "SECRET" in json.dumps(await same.outcome())  # those of its own project it reads
+
+
 async def test_an_agent_never_answers_its_own_callers_request(site):
     """Caller tools are for HTTP only, whatever the key's scope."""
     token = site.server.token("admin")

@@ -59,10 +59,11 @@ async def session_events(
     """Return the answer to the agent of the session `asker`; `bare` is the first form.
 
     Raises:
-        NotFound: there is no such session under its root.
+        NotFound: there is no such session in its project under its root.
     """
     record = await context.reader.session(params.session_id)
-    if record is None or (record.exploration_id, record.root_session_id) != (
+    if record is None or (record.project_id, record.exploration_id, record.root_session_id) != (
+        asker.project_id,
         asker.exploration_id,
         asker.root_session_id,
     ):

@@ -158,8 +158,14 @@ def fork_event(session: Session, fork: SessionFork, index: int, ts: float) -> Ev
     )
 
 
-def first_event(session: Session, index: int, ts: float, *, resumed: bool) -> Event:
-    """Return the event with which a session begins, or begins once more."""
+def first_event(
+    session: Session, parent: Session | None, index: int, ts: float, *, resumed: bool
+) -> Event:
+    """Return the event with which a session begins, or begins once more.
+
+    A parent in another project is not named: those who read the log may not reach it.
+    """
+    named = parent is not None and parent.project_id == session.project_id
     return Event(
         session_id=session.id,
         index=index,
@@ -168,7 +174,7 @@ def first_event(session: Session, index: int, ts: float, *, resumed: bool) -> Ev
         data={
             "status": "created",
             "resumed": resumed,
-            "parent_session_id": session.parent_session_id,
+            "parent_session_id": session.parent_session_id if named else None,
             "depth": session.depth,
             "isolation": session.isolation,
         },

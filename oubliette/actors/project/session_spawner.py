@@ -270,7 +270,7 @@ class SessionSpawner:
             session, turn_count=turn.number, last_prompt=message.prompt
         )
         log_end = await self._context.reader.last_index(session.id) if resumed else -1
-        events = self._first_events(message, session, log_end, resumed=resumed)
+        events = await self._first_events(message, session, log_end, resumed=resumed)
         result = answer_for(
             session,
             turn=turn.number,
@@ -305,11 +305,13 @@ class SessionSpawner:
             log.info("its unit restarts, and finds it in the store", session_id=session.id)
         return result
 
-    def _first_events(
+    async def _first_events(
         self, message: SpawnSession, session: Session, log_end: int, *, resumed: bool
     ) -> tuple[Event, ...]:
         now = self._port.clock.time()
-        first = first_event(session, log_end + 1, now, resumed=resumed)
+        above = session.parent_session_id
+        parent = None if above is None else await self._context.reader.session(above)
+        first = first_event(session, parent, log_end + 1, now, resumed=resumed)
         if message.fork is None:
             return (first,)
         return first, fork_event(session, message.fork, first.index + 1, now)

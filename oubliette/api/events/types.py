@@ -71,7 +71,7 @@ class Status(Event, frozen=True, kw_only=True):
     resumed: bool = False
     """Of `created`: whether the session continues an earlier conversation."""
     parent_session_id: str | None = None
-    """Of `created`: id of the parent; None of a root session."""
+    """Of `created`: id of the parent; None of a root session, or if it is in another project."""
     depth: int | None = None
     """Of `created`: number of ancestors."""
     isolation: str | None = None

@@ -79,6 +79,52 @@ async def test_sessions_that_an_agent_starts_through_its_key_count_in_its_tree(
     assert len((await agent.get())["child_session_ids"]) == 2
 
 
+async def elsewhere(site, agent, project, prompt: str) -> Any:
+    """The answer to an agent that starts a session in another project with its key."""
+    spawn = json.dumps({"project_id": project["id"], "prompt": prompt, "new_session": True})
+    return await agent.ask(f"call oubliette_session_spawn {spawn}")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_depth", 0), ("max_agents", 1), ("max_cost_usd", 0.01)]
+)
+async def test_a_session_started_from_another_project_keeps_the_limits_of_its_own(
+    site, caller, name, value
+) -> None:
+    strict = await site.new_project(limits={name: value})
+    wide = {"api_key_scope": "write", "api_key_project": "*"}
+    agent = await site.spawn(caller, "usage 0.02 10", **wide)
+    await agent.turn()
+    refused = await elsewhere(site, agent, strict, "say no")
+    assert f"{name}: the limit of this tree is {value} (set by the project)" in refused["text"]
+    listed = await site.eyes.call("session_list", project_id=strict["id"])
+    assert listed["sessions"] == []
+
+
+async def test_of_two_projects_the_tighter_limits_hold_for_what_is_below_both(site, caller) -> None:
+    first = await site.new_project(limits={"max_agents": 4, "max_turn_seconds": 100.0})
+    second = await site.new_project(
+        limits={"max_agents": 20, "max_turn_seconds": 1.0, "max_cost_usd": 2.0}
+    )
+    wide = {"api_key_scope": "write", "api_key_project": "*"}
+    agent = await site.spawn(caller, "say here", project_id=first["id"], **wide)
+    await agent.turn()
+    outcome = await elsewhere(site, agent, second, "sleep 60")
+    child = site.agent(outcome["structured"]["session_id"])
+    told = await child.event("error", kind="limit")
+    assert told["limit"] == "max_turn_seconds"
+    shown = (await site.eyes.call("config_limits", session_id=child.session_id))["limits"]
+    wanted = {
+        "max_agents": (4, "tree"),
+        "max_turn_seconds": (1.0, "project"),
+        "max_cost_usd": (2.0, "project"),
+        "max_depth": (3, "configuration"),
+    }
+    assert {name: (shown[name]["value"], shown[name]["source"]) for name in wanted} == wanted
+    own = (await site.eyes.call("config_limits", session_id=agent.session_id))["limits"]
+    assert (own["max_turn_seconds"]["value"], own["max_cost_usd"]["value"]) == (100.0, 10.0)
+
+
 async def test_a_chain_of_waiting_parents_takes_no_place_from_its_leaf(site, caller) -> None:
     project = await site.new_project(limits={"max_agents_at_once": 1, "max_depth": 4})
     prompt = "say leaf"

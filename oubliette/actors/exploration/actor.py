@@ -14,7 +14,12 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from oubliette.actors.exploration.limits import exceeded, limit_sources, resolve_limits
+from oubliette.actors.exploration.limits import (
+    exceeded,
+    limit_sources,
+    resolve_limits,
+    tightened,
+)
 from oubliette.actors.exploration.messages import GetUsage, Reserve, Unreserve
 from oubliette.actors.session.messages import (
     AgentBlocked,
@@ -47,7 +52,8 @@ AGAIN_SECONDS: Final = 1.0  # until the sessions that should have ended are chec
 
 
 class _TimeCheck(Message):
-    pass
+    limit: float
+    """Seconds after which sessions of the tree end."""
 
 
 class ExplorationActor(Actor):
@@ -65,7 +71,12 @@ class ExplorationActor(Actor):
         self._cost: dict[str, float] = {}
         """Cost in USD of every session of the tree."""
         self._began = self._context.clock.time()
-        self._warned = False
+        self._tighter: dict[str, float] = {}
+        """Seconds after which a session ends, if its project allows less than the tree."""
+        self._timed: frozenset[float] = frozenset()
+        """Limits of the time for which the next check is due."""
+        self._warned: frozenset[float] = frozenset()
+        """Those of which was warned."""
         self._near: frozenset[tuple[str, str]] = frozenset()
         """Limits, except the time, that were warned of, each with the root that was warned."""
         self._roots: dict[str, str] = {}
@@ -78,6 +89,7 @@ class ExplorationActor(Actor):
             self._cost[session.id] = session.cost_usd
             self._began = min(self._began, session.created_at)
             self._roots[session.id] = self._root_of(session.id, session.root_session_id)
+            self._note_time(session.id, session.limits)
             if session.status not in TERMINAL:
                 self._lives[session.id] = 1
             if session.status in {"created", "running"}:
@@ -92,7 +104,7 @@ class ExplorationActor(Actor):
                 )
         if reset_at is not None:
             self._began = float(reset_at)
-        self._time_check(_TimeCheck())
+        self._watch_time()
 
     def _stored(self, connection: StoreConnection) -> tuple[list[queries.TreeMember], str | None]:
         """Return the sessions of this tree, and when its clock was reset, if it was."""
@@ -147,39 +159,63 @@ class ExplorationActor(Actor):
     def _age(self) -> float:
         return self._context.clock.time() - self._began
 
-    @handles(_TimeCheck)
-    def _time_check(self, _: _TimeCheck) -> None:
-        """Warn, then end the live sessions; and check again when the next of the two is due."""
-        limit = resolve_limits(self._limits, self._context).max_wall_seconds
-        if limit is None:
-            return
-        age = self._age
-        if age >= limit:
-            notified = self._tell_all("time_out", f"its time is over, {limit:g} s")
-            if notified or self._working:  # one may be starting, or being restarted, just now
-                self.after(AGAIN_SECONDS, _TimeCheck())
-            return
-        if age >= limit * WARN_AT and not self._warned:
-            self._warned = True
-            left = limit - age
-            self._tell_all("warn", f"{left:.0f} s are left of {limit:g} s")
-        due = limit if self._warned else limit * WARN_AT
-        self.after(max(due - age, 0.0) + 0.001, _TimeCheck())
+    def _limits_of(self, own: Limits | None) -> Limits:
+        """Return the limits of a session: those of the tree, or its own where they are tighter."""
+        limits = resolve_limits(self._limits, self._context)
+        return limits if own is None else tightened(limits, own)
 
-    def _tell_all(self, action: LimitAction, text: str) -> int:
-        """Notify the tree's live sessions; return their number."""
+    def _note_time(self, session_id: str, own: Limits | None) -> None:
+        limit = self._limits_of(own).max_wall_seconds or 0.0
+        if limit < self._time:
+            self._tighter[session_id] = limit
+
+    @property
+    def _time(self) -> float:
+        """Seconds after which the sessions of the tree end, but for those with tighter limits."""
+        return self._limits_of(None).max_wall_seconds or 0.0
+
+    def _watch_time(self) -> None:
+        """Begin the checks of the time that have not begun."""
+        for limit in {self._time, *self._tighter.values()} - self._timed:
+            self._timed |= {limit}
+            self._time_check(_TimeCheck(limit=limit))
+
+    @handles(_TimeCheck)
+    def _time_check(self, message: _TimeCheck) -> None:
+        """Warn, then end the live sessions; and check again when the next of the two is due."""
+        limit, age = message.limit, self._age
+        if age >= limit:
+            notified = self._tell_all(limit, "time_out", f"its time is over, {limit:g} s")
+            # One may be starting, or being restarted, just now.
+            if notified or any(self._ends_after(each) == limit for each in self._working):
+                self.after(AGAIN_SECONDS, message)
+            else:
+                self._timed -= {limit}
+            return
+        if age >= limit * WARN_AT and limit not in self._warned:
+            self._warned |= {limit}
+            left = limit - age
+            self._tell_all(limit, "warn", f"{left:.0f} s are left of {limit:g} s")
+        due = limit if limit in self._warned else limit * WARN_AT
+        self.after(max(due - age, 0.0) + 0.001, message)
+
+    def _ends_after(self, session_id: str) -> float:
+        return self._tighter.get(session_id, self._time)
+
+    def _tell_all(self, limit: float, action: LimitAction, text: str) -> int:
+        """Notify the live sessions that have this limit; return their number."""
         message = f"max_wall_seconds of this tree: {text}"
-        living = self._live_sessions()
-        for _, session in living:
+        living = [ref for each, ref in self._live_sessions() if self._ends_after(each) == limit]
+        for session in living:
             session.tell(LimitNotice(limit="max_wall_seconds", action=action, message=message))
         return len(living)
 
     async def _reset_clock(self) -> None:
         """Reset the clock, since the root is resumed after the time was over."""
-        self._began, self._warned = self._context.clock.time(), False
+        self._began, self._warned = self._context.clock.time(), frozenset()
         put = Transact(ops=(PutMeta(self._key, str(self._began)),))
         await ask_with_retry(lambda: self._context.store.ask(put))
-        self._time_check(_TimeCheck())
+        self._watch_time()
 
     # ------------------------------------------------------------------ places
 
@@ -195,6 +231,8 @@ class ExplorationActor(Actor):
         self._working |= {message.session_id}
         root = self._root_of(message.session_id, message.root_session_id)
         self._roots[message.session_id] = root
+        self._note_time(message.session_id, message.limits)
+        self._watch_time()
         if not _counts(message):
             return
         limits = resolve_limits(self._limits, self._context)
@@ -203,8 +241,8 @@ class ExplorationActor(Actor):
         self._warn("max_agents_at_once", len(busy), limits.max_agents_at_once)
 
     async def _check(self, message: Reserve) -> None:
-        limits = resolve_limits(self._limits, self._context)
-        source = limit_sources(self._limits, message.tree_limits)
+        limits = self._limits_of(message.limits)
+        source = limit_sources(message.limits or self._limits, message.tree_limits)
         if message.depth > (limits.max_depth or 0):
             raise exceeded("max_depth", limits.max_depth, source, f"depth {message.depth}")
         if message.new and len(self._cost) >= (limits.max_agents or 0):
@@ -228,6 +266,7 @@ class ExplorationActor(Actor):
         if message.new:
             self._cost.pop(message.session_id, None)
             self._roots.pop(message.session_id, None)
+            self._tighter.pop(message.session_id, None)
         self._leave(message)
 
     @handles(SessionFinished)

@@ -19,6 +19,8 @@ class Reserve(Message, Reply[None]):
     """The root above it, or itself; empty in records of earlier releases."""
     tree_limits: Limits | None = None
     """Limits that were given for a tree of several roots, in which roots count as children do."""
+    limits: Limits | None = None
+    """Limits of the session, which may be tighter than the tree's if its project is another one."""
 
 
 class Unreserve(Message):
@@ -37,3 +39,4 @@ class OpenExploration(Message, Reply[str]):
 
     exploration_id: str
     limits: Limits
+    """Those of its root."""

@@ -11,6 +11,15 @@ from oubliette.kit import ChildSpec, DynamicSupervisor, handles
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
+    from oubliette.records import Session
+
+
+async def of_tree(context: ActorContext, session: Session) -> OpenExploration:
+    """Return the request for the tree of a session, with the limits of its root."""
+    root = session
+    if session.root_session_id not in {"", session.id}:
+        root = await context.reader.session(session.root_session_id) or session
+    return OpenExploration(exploration_id=session.exploration_id, limits=root.limits)
 
 
 class ExplorationsActor(DynamicSupervisor):
@@ -26,9 +35,7 @@ class ExplorationsActor(DynamicSupervisor):
         here = await once_back(self._context.projects_here)
         for session in await once_back(self._context.reader.live_sessions):
             if here is None or session.project_id in here:
-                self._open(
-                    OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
-                )
+                self._open(await once_back(lambda each=session: of_tree(self._context, each)))
 
     @handles(OpenExploration)
     def _open(self, message: OpenExploration) -> str:

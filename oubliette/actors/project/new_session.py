@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from oubliette import ids
 from oubliette.actors.agent_requests.caller_tools import new_pairing_secret
-from oubliette.actors.exploration.limits import resolve_limits
+from oubliette.actors.exploration.limits import resolve_limits, tightened
 from oubliette.actors.project.shared_trees import forked_tree
 from oubliette.errors import InvalidParameter, NotFound
 from oubliette.records import Event, Session
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oubliette.actors.messages import SessionFork, SpawnSession
     from oubliette.actors.project.shared_trees import JoinedTree
     from oubliette.config.agent_config import AgentConfig
-    from oubliette.records import Project, Workspace
+    from oubliette.records import Limits, Project, Workspace
 
 
 async def describe(
@@ -42,11 +42,11 @@ async def describe(
     session_id = (message.fork and message.fork.new_session_id) or ids.new_id(ids.SESSION)
     parent = await _known(context, message.parent_session_id)
     forked = await _known(context, message.fork and message.fork.session_id)
-    if forked is not None:
-        joined = joined or forked_tree(forked, message.principal)
+    joined = joined or (forked and forked_tree(forked, message.principal))
     like = forked or parent
     if parent is not None:
-        tree, limits, given = parent.exploration_id, parent.limits, parent.tree_limits
+        tree, given = parent.exploration_id, parent.tree_limits
+        limits = _limits_below(parent, project, context)
     elif joined is not None:
         tree, limits, given = joined.exploration_id, joined.limits, joined.given
     else:
@@ -79,6 +79,14 @@ async def describe(
         given_key=message.api_key is not None,
         pairing_secret=new_pairing_secret(),
     )
+
+
+def _limits_below(parent: Session, project: Project, context: ActorContext) -> Limits:
+    """Return the limits of a child, which an agent with a key may start in another project."""
+    if parent.project_id == project.id:
+        return parent.limits
+    own = resolve_limits(project.limits, context)
+    return tightened(resolve_limits(parent.limits, context), own)
 
 
 async def _settings(

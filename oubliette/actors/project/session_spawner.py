@@ -9,7 +9,8 @@ import structlog
 
 from oubliette.actors.agent_requests.caller_tools import tools_after
 from oubliette.actors.container.unit import KeepApiKey, StartSession
-from oubliette.actors.exploration.messages import OpenExploration, Reserve, Unreserve
+from oubliette.actors.exploration.messages import Reserve, Unreserve
+from oubliette.actors.exploration.supervisor import of_tree
 from oubliette.actors.messages import CallerSeen, OpenCaller
 from oubliette.actors.project.fork_conversation import as_fork
 from oubliette.actors.project.new_session import describe, first_event, fork_event
@@ -166,13 +167,14 @@ class SessionSpawner:
             )
 
     async def _reserve(self, session: Session, *, new: bool) -> Ref:
-        opened = OpenExploration(exploration_id=session.exploration_id, limits=session.limits)
+        opened = await of_tree(self._context, session)
         place = Reserve(
             session_id=session.id,
             depth=session.depth,
             new=new,
             root_session_id=session.root_session_id,
             tree_limits=session.tree_limits,
+            limits=session.limits,
         )
 
         async def reserve() -> Ref:

@@ -120,10 +120,14 @@ def _tree(
     for name in frozen.__struct_fields__:
         default: Any = getattr(services.config.trees, name)
         value: Any = getattr(frozen, name)
-        source = "configuration" if getattr(project, name) is None else "project"
-        if given is not None and value is not None and getattr(given, name) == value:
-            source = "tree"
-        states[name] = _state(default if value is None else value, source, used.get(name))
+        if value is None:
+            value = default
+        source = "tree"
+        if given is None or getattr(given, name) != value:
+            # A tree keeps what it began with, in another project too.
+            held = {default: "configuration", getattr(project, name): "project"}
+            source = held.get(value, source)
+        states[name] = _state(value, source, used.get(name))
     return states
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oubliette.records import TERMINAL, CallerTool, Record, Session, SessionStatus, Turn
+from oubliette.records import TERMINAL, CallerTool, Limits, Record, Session, SessionStatus, Turn
 from oubliette.runtime.store.codec import decode
 from oubliette.runtime.store.queries.paging import Page, listing, one, records
 
@@ -85,6 +85,7 @@ class TreeMember(Record, frozen=True):
     root_session_id: str = ""
     caller_id: str | None = None
     cost_usd: float = 0.0
+    limits: Limits = Limits()
 
 
 def tree_members(connection: StoreConnection, exploration_id: str) -> list[TreeMember]:

@@ -8,8 +8,10 @@ import pytest
 
 from oubliette.actors.exploration.actor import ExplorationActor
 from oubliette.actors.exploration.messages import GetUsage, Reserve
+from oubliette.actors.exploration.supervisor import ExplorationsActor
 from oubliette.actors.session.messages import AgentCost, LimitNotice, SessionFinished
 from oubliette.errors import LimitExceeded
+from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Limits
 
 if TYPE_CHECKING:
@@ -133,3 +135,70 @@ async def test_every_root_of_a_shared_tree_is_warned(scene: Scene) -> None:
     assert scene.notices() == [("max_cost_usd", "warn")]
     notices = [each.limit for each in told if isinstance(each, LimitNotice)]
     assert notices == ["max_cost_usd"]
+
+
+async def test_a_session_of_a_stricter_project_ends_earlier_than_its_tree(scene: Scene) -> None:
+    told: list[Any] = scene.world.record("strict", answer=False)
+    scene.world.sessions.enter("gogol_a", scene.world.system.ref("strict"))
+    tree = scene.begin(max_wall_seconds=100.0)
+    await tree.ask(Reserve(session_id="gogol_a", depth=1, limits=Limits(max_wall_seconds=10.0)))
+    await scene.world.settle(9.0)
+    await scene.world.settle(2.0)
+    assert [each.action for each in told if isinstance(each, LimitNotice)][:2] == [
+        "warn",
+        "time_out",
+    ]
+    near = ("max_agents", "warn")
+    assert scene.notices() == [near]
+    tree.tell(SessionFinished(session_id="gogol_a"))
+    await scene.world.settle(75.0)
+    await scene.world.settle(20.0)
+    assert scene.notices()[1:3] == [("max_wall_seconds", "warn"), ("max_wall_seconds", "time_out")]
+
+
+async def test_the_time_of_a_stricter_project_runs_on_over_a_restart(scene: Scene) -> None:
+    own = Limits(max_wall_seconds=10.0)
+    strict = await scene.world.session(
+        await scene.world.project(name="q"),
+        status="idle",
+        exploration_id=TREE,
+        depth=1,
+        limits=own,
+    )
+    told: list[Any] = scene.world.record("strict", answer=False)
+    scene.world.sessions.enter(strict.id, scene.world.system.ref("strict"))
+    tree = scene.begin(max_wall_seconds=100.0)
+    await tree.ask(GetUsage())
+    await scene.world.settle(11.0)
+    assert [each.action for each in told if isinstance(each, LimitNotice)] != []
+    assert scene.notices() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("max_depth", 0), ("max_agents", 2), ("max_cost_usd", 0.5), ("max_agents_at_once", 0)],
+)
+async def test_of_two_limits_the_tighter_one_holds_for_a_session(
+    scene: Scene, name: str, value: Any
+) -> None:
+    tree = scene.begin(max_depth=3, max_cost_usd=10.0, max_agents_at_once=9)
+    with pytest.raises(LimitExceeded, match=f"{name}: the limit .* is {value} "):
+        await tree.ask(Reserve(session_id="gogol_a", depth=1, limits=Limits(**{name: value})))
+    await tree.ask(Reserve(session_id="gogol_a", depth=1, limits=Limits(max_agents=100)))
+    with pytest.raises(LimitExceeded, match="max_agents"):
+        await tree.ask(Reserve(session_id="gogol_b", depth=1, limits=Limits(max_agents=100)))
+
+
+async def test_a_tree_of_which_only_a_stricter_session_lives_keeps_its_roots_limits(
+    world: World,
+) -> None:
+    project = await world.project()
+    known = {"exploration_id": TREE, "limits": Limits(max_agents=5)}
+    root = await world.session(project, status="completed", **known)
+    below = {"depth": 1, "root_session_id": root.id, "limits": Limits(max_agents=2)}
+    await world.session(project, status="idle", **{**known, **below})
+    world.system.spawn(ExplorationsActor, world.context, name="explorations")
+    tree = world.system.ref(f"explorations/{TREE}")
+    reserve = Reserve(session_id="gogol_a", depth=1, limits=root.limits)
+    await ask_with_retry(lambda: tree.ask(reserve))
+    assert (await tree.ask(GetUsage()))["max_agents"] == 3

@@ -174,6 +174,7 @@ def stored(session_id: str, depth: int, root: str = "root") -> Any:
         status="running",
         principal="p",
         caller_id="c",
+        limits=Limits(),
     )
 
 

@@ -188,6 +188,34 @@ async def test_nobody_but_the_owner_decides(site, caller):
     assert await agent.turn() == ["deny"]
 
 
+async def test_a_key_of_the_roots_project_decides_nothing_below_it_in_another(site):
+    """The root's caller neither hears nor answers what its key does not reach; a wider key does."""
+    mine, other = await site.new_project(), await site.new_project()
+    owner = "spans-two"
+    wide = site.server.token("write", principal=owner)
+    bound = site.server.token(f"project:{mine['id']}", principal=owner)
+    spawn = json.dumps({"project_id": other["id"], "prompt": "ask may I?"})
+    async with (
+        site.caller("http-auto", token=wide) as caller,
+        site.caller("http-auto", token=bound) as narrow,
+    ):
+        key = {"api_key_scope": "write", "api_key_project": "*"}
+        agent = await site.spawn(
+            caller, f"call oubliette_session_spawn {spawn}", project_id=mine["id"], **key
+        )
+        child = site.agent((await agent.outcome())["structured"]["session_id"])
+        asked = await child.event("permission_request")
+        await narrow.listen(after=0)
+        with pytest.raises(ToolFailed, match=CLOSED):
+            await narrow.permit(asked)
+        await narrow.event("completion", session_id=agent.session_id)
+        assert {event.get("session_id") for event in narrow.events} <= {None, agent.session_id}
+        await narrow.stop_listening()
+        await caller.listen(after=0)
+        assert await caller.permit(await caller.event("permission_request")) == {"accepted": True}
+        assert await child.turn() == ["allow"]
+
+
 async def test_a_request_belongs_to_its_session(site, caller):
     first = await site.spawn(caller, "ask may I?")
     asked = await caller.event("permission_request")

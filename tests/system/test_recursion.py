@@ -86,7 +86,12 @@ async def elsewhere(site, agent, project, prompt: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("max_depth", 0), ("max_agents", 1), ("max_cost_usd", 0.01)]
+    ("name", "value"),
+    [
+        ("max_depth", 0),
+        pytest.param("max_agents", 1, marks=pytest.mark.whole),
+        pytest.param("max_cost_usd", 0.01, marks=pytest.mark.whole),
+    ],
 )
 async def test_a_session_started_from_another_project_keeps_the_limits_of_its_own(
     site, caller, name, value

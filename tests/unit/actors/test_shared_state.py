@@ -65,7 +65,7 @@ OWN = {
 
 CONTEXT = {
     # values
-    "config", "home", "instance", "epoch", "zipapp", "runtime_base",
+    "config", "home", "instance", "epoch", "zipapp", "runtime_base", "loopback_ports",
     # names of actors, and views
     "store", "session_registry",
     # ports, whose state belongs to the adapter behind them

@@ -388,10 +388,10 @@ class TreesConfig(_Section, frozen=True, kw_only=True):
 class AuditConfig(_Section, frozen=True, kw_only=True):
     """The audit log of tool calls."""
 
-    max_file_mb: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 16
+    max_file_mb: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 64
     """Size of a file in MB at which a new one is begun."""
-    keep_files: Count = 10
-    """Number of older files that are kept."""
+    keep_files: Count = 20
+    """Number of older files that are kept. All last for hours of a flood of calls."""
 
 
 class CallersConfig(_Section, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ def front_of(
             if services.nodes is not None and await services.keys.look_up(key):
                 return services.keys.verify(key, "http")
             if (known := services.keys.known(key)) is not None:
-                note_refused_key(services, known, "http")
+                await note_refused_key(services, known, "http")
             raise
 
     async def ready() -> list[str]:

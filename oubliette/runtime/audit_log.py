@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FILE_NAME: Final = "audit.jsonl"
 MAX_LINE: Final = 4096  # bytes; ours are a tenth of that
+_MAX_FIELD: Final = 64  # characters of a field of a longer line; a character has six bytes at most
 GATHER: Final = 0.02  # seconds in which entries are gathered for one write
 _MAX_CHUNK: Final = 64 * 1024  # bytes of one write
 
@@ -44,7 +45,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     target_session_id: str | None = None
     """The session that the call is about."""
     project_id: str | None = None
-    """The project that the call is about, from the record; as given, if it was refused."""
+    """The project that the call is about, from the record; if it was refused, the id as given."""
     outcome: str = "ok"
     """`ok`, or the code of the error."""
     seconds: float = 0.0
@@ -89,7 +90,7 @@ class AuditLog:
         lines: list[str] = []
         size = 0
         while self._entries:
-            line = msgspec.json.encode(self._entries.popleft()).decode()
+            line = _line(self._entries.popleft())
             if lines and size + len(line) > self._most:
                 self._emit(lines)
                 lines, size = [], 0
@@ -101,6 +102,19 @@ class AuditLog:
     def _emit(self, lines: list[str]) -> None:
         text = "\n".join(lines)
         self._handler.handle(logging.LogRecord("audit", logging.INFO, "", 0, text, None, None))
+
+
+def _line(entry: AuditEntry) -> str:
+    """Return the line of an entry: long texts are cut, so that no caller turns the files over."""
+    line = msgspec.json.encode(entry)
+    if len(line) > MAX_LINE:
+        cut = {
+            name: text[:_MAX_FIELD]
+            for name, text in msgspec.structs.asdict(entry).items()
+            if isinstance(text, str)
+        }
+        line = msgspec.json.encode(msgspec.structs.replace(entry, **cut))
+    return line.decode()
 
 
 class _Lines(logging.handlers.RotatingFileHandler):

@@ -87,7 +87,7 @@ class AgentToolEndpoint:
             token = await keys.verify_on_link(api_key, session_id)
         except Unauthenticated:
             if (known := keys.known(api_key)) is not None:
-                note_refused_key(self._services, known, "socket", session_id)
+                await note_refused_key(self._services, known, "socket", session_id)
             raise
         if self._services.rates is not None:
             await self._services.rates.take(token.principal)

@@ -82,6 +82,5 @@ class ProjectViews:
         self, context: CallContext, project_id: str | None, outcome: str, seconds: float
     ) -> None:
         """Log a request."""
-        known = project_id if project_id and ids.is_id(project_id, ids.PROJECT) else None
-        parts = (_AskedProject(known), None)
+        parts = (_AskedProject(project_id), None)
         await note_call(self._services, context, NOTED, outcome, seconds=seconds, parts=parts)

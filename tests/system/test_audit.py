@@ -49,6 +49,13 @@ async def test_the_audit_log_tells_who_called_what_and_never_a_secret(zygote) ->
                     await caller.call("project_get", project_id="proj_" + "0" * 26)
                 with pytest.raises(ToolFailed):
                     await caller.call("token_create", name="mine", scope="admin")
+                with pytest.raises(ToolFailed):
+                    await caller.call(
+                        "caller_tool_response",
+                        session_id=f"very-private {token}",
+                        request_id="r",
+                        result=1,
+                    )
                 record = await site.eyes.call("session_get", session_id=agent.session_id)
             gone = server.token("write")
             gone_id = gone.split("_tok_")[1].split("_")[0]
@@ -78,6 +85,7 @@ async def test_the_audit_log_tells_who_called_what_and_never_a_secret(zygote) ->
         assert by_agent["principal"] == f"session:{agent.session_id}"
         assert one(tool="project_get")["outcome"] == "not_found"
         assert one(tool="token_create", transport="http")["outcome"] == "forbidden"
+        assert one(tool="caller_tool_response")["target_session_id"] is None
         assert one(outcome="unauthenticated")["token_id"] == f"tok_{gone_id}"
         assert record["project_id"] == site.project["id"]
         assert "very-private" not in kept

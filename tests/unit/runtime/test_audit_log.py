@@ -7,7 +7,9 @@ import stat
 import threading
 import time
 
-from oubliette.runtime.audit_log import FILE_NAME, AuditEntry, AuditLog, read
+import msgspec
+
+from oubliette.runtime.audit_log import FILE_NAME, MAX_LINE, AuditEntry, AuditLog, read
 
 
 def entry(number: int) -> AuditEntry:
@@ -113,3 +115,17 @@ def test_a_close_just_when_entries_were_gathered_is_not_missed(tmp_path) -> None
     assert not log._thread.is_alive()
     log.close()
     assert [each.ts for each in read(tmp_path)] == [1.0]
+
+
+def test_no_entry_has_a_longer_line_than_is_allowed(tmp_path) -> None:
+    log = AuditLog(tmp_path, max_bytes=1 << 20, files=3)
+    texts = ("tool", "transport", "token_id", "principal", "session_id", "target_session_id")
+    for character in ("x", "\u0001", "\U0001f600"):
+        wide = dict.fromkeys((*texts, "project_id", "outcome"), character * 65_536)
+        log.write(msgspec.structs.replace(entry(1), **wide))
+    log.write(entry(2))
+    log.close()
+    lines = (tmp_path / FILE_NAME).read_bytes().splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= MAX_LINE
+    assert list(read(tmp_path))[-1] == entry(2)

@@ -585,6 +585,27 @@ async def test_requests_of_one_principal_are_begun_a_few_at_a_time():
         assert len(w.calls) <= 20
 
 
+async def test_connections_in_use_of_one_principal_keep_nobody_out():
+    async with world(max_connections=16) as w, asyncio.timeout(60):
+        async with w.caller(key=w.key("mallory")) as mallory, w.caller() as early:
+            assert (await early.call("echo"))["principal"] == "alice"
+            held = []
+            for _ in range(24):
+                before = len(w.calls)
+                held.append(asyncio.ensure_future(mallory.call("wait")))
+                while len(w.calls) == before and not held[-1].done():
+                    await asyncio.sleep(0.005)
+            for _ in range(20):
+                _, new = await connected(w, HEALTH, answered=True)
+                async with w.caller(key=w.key("bob")) as other:
+                    assert (await other.call("echo"))["principal"] == "bob"
+                new.close()
+            assert (await early.call("echo"))["principal"] == "alice"
+            w.gate.set()
+            ended = await asyncio.gather(*held, return_exceptions=True)
+            assert 0 < sum(each == {"waited": True} for each in ended) < len(held)
+
+
 @pytest.mark.slow
 async def test_connections_without_a_key_are_kept_for_seconds_and_others_for_longer():
     async with world() as w, asyncio.timeout(60):

@@ -7,6 +7,7 @@ A port belongs to a session and to one run of its container: it closes when eith
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -223,7 +224,7 @@ class PortsActor(Actor):
             port.watch.cancel()
         for answer in port.waiting:
             answer.set_error(Conflict(f"the port was closed: {reason}"))
-        port.cut()
+        port.cut(*port.connections)
         self.system.ref(f"{port.unit}/container").tell(Release(session_id=port.lease))
         if port.container_id is not None:
             self._note(port, "port_closed", f"port {port.port} is closed: {reason}")
@@ -266,12 +267,32 @@ class PortsActor(Actor):
         reached = message.project_id in {None, port.project_id}
         if not by_cookie and (message.principal != port.principal or not reached):
             raise Forbidden("this port is open for its owner only, and the key is another's")
-        most = self._limits.max_connections
-        if len(port.connections) >= most:
-            raise LimitExceeded(f"ports.max_connections: {most} connections are open")
+        self._make_room(port, message.share)
         port.connections[message.connection_id] = None
         dialling = self._dial(port, message.connection_id, self.defer())
         self.pipe_to_self(dialling, lambda _: Dialled(), lambda _: Dialled())
+
+    def _make_room(self, port: OpenedPort, share: int) -> None:
+        """Check that its owner may have another connection; one of the owner with most may go."""
+        most = self._limits.max_connections
+        if len(port.connections) >= most:
+            raise LimitExceeded(f"ports.max_connections: {most} connections are open")
+        count: Counter[str] = Counter()
+        for each in self._ports.values():
+            count[each.principal] += len(each.connections)
+        if count[port.principal] >= share:
+            raise LimitExceeded(
+                f"{share} connections to open ports of the same owner are open, the most allowed",
+                hint="close some of them, or pages that are not needed",
+            )
+        if count.total() >= 2 * share:
+            (largest, held) = count.most_common(1)[0]
+            if count[port.principal] >= held:
+                raise LimitExceeded(
+                    f"{2 * share} connections to open ports are open, the most of all"
+                )
+            full = next(p for p in self._ports.values() if p.principal == largest and p.connections)
+            full.cut(next(iter(full.connections)))
 
     async def _dial(self, port: OpenedPort, connection_id: str, answer: Deferred) -> None:
         try:
@@ -288,7 +309,7 @@ class PortsActor(Actor):
             answer.set_error(_unknown(port.name))
             return
         port.connections[connection_id] = writer
-        answer.set(GuestStream(reader, writer, port.port))
+        answer.set(GuestStream(reader, writer, port.port, port.principal))
 
     @handles(Dialled)
     def _dialled(self, _: Dialled) -> None:

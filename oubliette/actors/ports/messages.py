@@ -80,6 +80,8 @@ class GuestStream(msgspec.Struct, frozen=True):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     port: int
+    principal: str
+    """The owner of the port, whose connection this is."""
 
 
 class OpenConnection(LocalMessage, Reply[GuestStream]):
@@ -90,6 +92,8 @@ class OpenConnection(LocalMessage, Reply[GuestStream]):
 
     name: str
     connection_id: str
+    share: int
+    """Maximum of connections to the ports of one owner; those of all have twice as many."""
     cookie: str | None = None
     principal: str | None = None
     """Of an API key that came with the request, and that may open ports."""

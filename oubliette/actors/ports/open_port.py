@@ -64,9 +64,9 @@ class OpenedPort:
         """Return it with a new token; `now` is the monotonic time."""
         return PortLink(info=self.info(), token=self.grants.token(now), seconds=LINK_SECONDS)
 
-    def cut(self) -> None:
-        """Close all connections at once."""
-        connections, self.connections = self.connections, {}
-        for writer in connections.values():
+    def cut(self, *connection_ids: str) -> None:
+        """Close these connections at once."""
+        for connection_id in connection_ids:
+            writer = self.connections.pop(connection_id)
             if writer is not None:
                 writer.transport.abort()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_HEAD: Final = 64 * 1024  # bytes of the head of an answer
 PIECE: Final = 64 * 1024  # bytes
+ANSWER_SECONDS: Final = 120.0  # from the last piece of a request to the head of its answer
 CONSENT_SECONDS: Final = 30.0  # for a program to switch to another protocol
 SWITCHING: Final = 101
 _BODYLESS: Final = frozenset({204, 304})
@@ -32,6 +33,10 @@ class BadAnswer(Exception):
     def __init__(self, reason: str, *, begun: bool) -> None:
         super().__init__(reason)
         self.begun = begun
+
+
+class NoAnswer(BadAnswer):
+    """The program does not begin to answer in time."""
 
 
 class BadHead(Exception):
@@ -55,14 +60,23 @@ class PortExchange:
         self._send = send
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self._begun = False
+        self._wait: asyncio.Timeout | None = None
+        """For the beginning of the answer, after the last piece that the program took."""
 
     async def run(self, headers: Headers) -> None:
         """Pass the request and its answer on; return early if the browser goes away.
 
         Raises:
-            BadAnswer: the program does not answer in HTTP, or ends in the middle.
+            BadAnswer: the program does not answer in HTTP or in time, or ends in the middle.
             BadHead: the request cannot be passed on.
         """
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS) as self._wait:
+                await self._run(headers)
+        except TimeoutError as error:
+            raise NoAnswer("no answer in time", begun=self._begun) from error
+
+    async def _run(self, headers: Headers) -> None:
         await self._write(self._request([*headers, (b"connection", b"close")]))
         upload = asyncio.create_task(self._upload())
         download = asyncio.create_task(self._download())
@@ -92,7 +106,7 @@ class PortExchange:
             async with asyncio.timeout(CONSENT_SECONDS):
                 return await self._upgrade(headers, protocol)
         except TimeoutError as error:
-            raise BadAnswer("no answer in time", begun=self._begun) from error
+            raise NoAnswer("no answer in time", begun=self._begun) from error
 
     async def _upgrade(self, headers: Headers, protocol: bytes) -> tuple[bytes, bytes] | None:
         asked = [*headers, (b"connection", b"upgrade"), (b"upgrade", protocol)]
@@ -143,6 +157,8 @@ class PortExchange:
                     await self._write(h11.Data(data=message["body"]))
                 if not more:
                     await self._write(h11.EndOfMessage())
+                if self._wait is not None and not self._begun:
+                    self._wait.reschedule(asyncio.get_running_loop().time() + ANSWER_SECONDS)
             except (ConnectionError, h11.LocalProtocolError):
                 more = False  # the program reads no more; its answer may still come
 
@@ -168,6 +184,8 @@ class PortExchange:
         """Pass a part of the answer on; return whether it was the last."""
         if isinstance(event, h11.Response):
             self._begun = True
+            if self._wait is not None:
+                self._wait.reschedule(None)
             bodyless = event.status_code in _BODYLESS
             await self._send(
                 {

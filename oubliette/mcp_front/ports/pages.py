@@ -20,6 +20,7 @@ TITLES: Final = {
     421: "Not here",
     502: "Nothing answers",
     503: "Not now",
+    504: "Nothing answers in time",
 }
 
 

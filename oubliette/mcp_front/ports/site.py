@@ -23,7 +23,7 @@ from oubliette.ids import new_uuid
 from oubliette.kit import ActorDead
 from oubliette.mcp_front.auth import header
 from oubliette.mcp_front.ports import pages, tunnel
-from oubliette.mcp_front.ports.exchange import BadAnswer, BadHead, PortExchange
+from oubliette.mcp_front.ports.exchange import BadAnswer, BadHead, NoAnswer, PortExchange
 from oubliette.mcp_front.ports.headers import COOKIE, cookie_of, is_foreign, to_container
 from oubliette.mcp_front.ports.host_names import PortHosts
 from oubliette.mcp_front.transport.http_protocol import connection_of
@@ -130,11 +130,9 @@ class PortSite:
             if visitor.key is None and is_foreign(scope["headers"]):
                 await pages.show(send, 403, "A page of another origin may not use this port.")
                 return
-            stream = await self._connect(name, connection_id, visitor)
-            # Its cookie is as good as a key
-            connection_of(scope).admitted(
-                f"port:{name}" if visitor.key is None else visitor.key.context.principal
-            )
+            connection = connection_of(scope)
+            stream = await self._connect(name, connection_id, visitor, connection.table.share)
+            connection.admitted(stream.principal)  # its cookie is as good as a key
             await self._exchange(stream, visitor, scope, receive, send)
         except Unauthenticated:
             await pages.show(send, 401, _NOT_LET_IN, [(b"www-authenticate", b"Bearer")])
@@ -149,13 +147,16 @@ class PortSite:
         finally:
             self._ports.tell(ConnectionOver(name=name, connection_id=connection_id))
 
-    async def _connect(self, name: str, connection_id: str, visitor: _Visitor) -> GuestStream:
+    async def _connect(
+        self, name: str, connection_id: str, visitor: _Visitor, share: int
+    ) -> GuestStream:
         context = None if visitor.key is None else visitor.key.context
         if context is not None and not context.scope.covers("write", unbound=False):
             raise Forbidden("this key may only read", hint="use one with the scope write")
         wanted = OpenConnection(
             name=name,
             connection_id=connection_id,
+            share=share,
             cookie=visitor.cookie,
             principal=None if context is None else context.principal,
             project_id=None if context is None else context.scope.project,
@@ -191,8 +192,10 @@ class PortSite:
                 connection.transport.abort()  # so that the browser does not take it for whole
                 await receive()
                 return
-            said = f"What listens on port {stream.port} in the container does not answer in HTTP."
-            await pages.show(send, 502, said)
+            late = isinstance(error, NoAnswer)
+            how = "in time" if late else "in HTTP"
+            said = f"What listens on port {stream.port} in the container does not answer {how}."
+            await pages.show(send, 504 if late else 502, said)
 
 
 def _sentence(error: Exception) -> str:

@@ -73,7 +73,7 @@ class Deadlines:
     stall: float = 5.0
     """For a client to read any part of the pending output."""
     max_connections: int = field(default_factory=half_of_all_files)
-    """A further connection takes the place of one without a key, or of an unused one."""
+    """A further connection takes the place of another (`OpenConnections`)."""
 
     def of(self, phase: Phase) -> float:
         """Return the seconds that this phase may take."""
@@ -150,10 +150,7 @@ class GuardedProtocol(_Parsing):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the head of a request."""
-        if not self.table.add(self):
-            self.transport = transport
-            transport.abort()
-            return
+        self.table.add(self)
         self.corked = CorkedTransport(transport)
         super().connection_made(cast("asyncio.Transport", self.corked))
         self.timeout_keep_alive = STRANGER_KEEP_ALIVE
@@ -181,15 +178,14 @@ class GuardedProtocol(_Parsing):
         self._stop_stall_timer()
         if self._taken is not None:
             self._taken.lost()
-        if self.flow is not None:  # pyright: ignore[reportUnnecessaryComparison] - None if refused
-            super().connection_lost(exc)
+        super().connection_lost(exc)
         if self.when_lost is not None:
             self.when_lost()
         self.on_gone()
 
     def data_received(self, data: bytes) -> None:
         """Process received bytes, and determine what is expected next."""
-        if self._deaf or self.flow is None:  # pyright: ignore[reportUnnecessaryComparison]
+        if self._deaf:
             return
         if self._taken is not None:
             self._taken.received(data)

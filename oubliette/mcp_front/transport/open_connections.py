@@ -33,8 +33,9 @@ class OpenConnections:
     """The open connections of one server, at most `most`.
 
     At the limit a new connection is accepted all the same, so that no flood keeps others out: the
-    oldest one that has shown no good key is closed for it. If each has shown one, the oldest that
-    is unused is closed, of the principal with most connections.
+    oldest one that has shown no good key is closed for it. An eighth is kept for those, so that
+    requests of others get as far as their key: where there are no more of them, one of the
+    principal with most connections is closed, the oldest that is unused, else the oldest.
     """
 
     def __init__(self, most: int) -> None:
@@ -47,18 +48,20 @@ class OpenConnections:
         self._causes: dict[str, tuple[float, int]] = {}
         """Logged cause → when it was logged, and how often it came since."""
 
-    def add(self, connection: CountedConnection) -> bool:
-        """Add a new connection; return whether there is room for it."""
+    def add(self, connection: CountedConnection) -> None:
+        """Add a new connection, in the place of another one at the limit."""
         if len(self._strangers) + len(self._of) >= self._most:
-            in_the_way = next(iter(self._strangers), None) or self._unused()
+            in_the_way = self._in_the_way()
             if count := self.due("too many connections"):
                 log.warning("too many connections", most=self._most, count=count)
-            if in_the_way is None:
-                return False
             self.remove(in_the_way)
             in_the_way.transport.abort()
         self._strangers[connection] = None
-        return True
+
+    @property
+    def share(self) -> int:
+        """Number of connections to open ports that one owner may have; all have twice as many."""
+        return self._most // 4
 
     def admitted(self, connection: CountedConnection, principal: str) -> None:
         """Record that a connection has shown a good key of this principal."""
@@ -88,9 +91,8 @@ class OpenConnections:
         self._causes[cause] = (now, 0)
         return count + 1
 
-    def _unused(self) -> CountedConnection | None:
-        for own in sorted(self._known.values(), key=len, reverse=True):
-            for connection in own:
-                if connection.unused:
-                    return connection
-        return None
+    def _in_the_way(self) -> CountedConnection:
+        largest = max(self._known.values(), key=len, default=None)
+        if largest is None or len(self._strangers) > self._most // 8:
+            return next(iter(self._strangers))
+        return next((each for each in largest if each.unused), next(iter(largest)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,7 +99,7 @@ async def test_a_token_is_good_once_and_for_a_minute(scene: Scene) -> None:
 
 async def test_only_a_cookie_or_the_owner_gets_through(scene: Scene) -> None:
     name = (await scene.open()).info.name
-    wanted = {"name": name, "connection_id": "c"}
+    wanted = {"name": name, "connection_id": "c", "share": 16}
     with pytest.raises(Unauthenticated):
         await scene.ports.ask(OpenConnection(**wanted, cookie="guessed"))
     with pytest.raises(Forbidden):
@@ -116,6 +117,39 @@ async def test_the_ports_of_a_session_are_limited(scene: Scene) -> None:
     with pytest.raises(LimitExceeded, match=r"ports\.max_per_session"):
         await scene.open(most + 1)
     await scene.open(1)  # one that is open counts once
+
+
+async def test_the_connections_of_an_owner_are_limited_over_all_ports_and_of_all_owners_too(
+    scene: Scene,
+) -> None:
+    asks: list[asyncio.Future[Any]] = []
+
+    async def connect(port: int, owner: str, count: int) -> None:
+        name = (await scene.open(port, owner)).info.name
+        for n in range(count):
+            wanted = OpenConnection(
+                name=name, connection_id=f"{port}-{n}", share=4, principal=owner
+            )
+            asks.append(asyncio.ensure_future(scene.ports.ask(wanted)))
+        await scene.world.settle()
+        found = await scene.ports.ask(ListPorts(session_id=scene.session_id))
+        assert {each.port: each.connections for each in found}[port] == count
+
+    await connect(1, "alice", 3)
+    await connect(2, "alice", 1)
+    with pytest.raises(LimitExceeded, match="of the same owner"):
+        await scene.ports.ask(
+            OpenConnection(
+                name=(await scene.open(3)).info.name, connection_id="c", share=4, principal="alice"
+            )
+        )
+    await connect(4, "bob", 4)
+    await connect(5, "carol", 1)  # in the place of one of the owner with the most
+    found = await scene.ports.ask(ListPorts(session_id=scene.session_id))
+    assert [each.connections for each in found] == [2, 1, 0, 4, 1]
+    for each in asks:
+        each.cancel()
+    await asyncio.gather(*asks, return_exceptions=True)
 
 
 async def test_a_port_closes_when_its_time_is_over(scene: Scene) -> None:

@@ -166,8 +166,9 @@ class McpApp:
         return self.url
 
     def key_ended(self, token_id: str) -> None:
-        """End the MCP sessions of a key that is not valid any more."""
+        """End the MCP sessions of a key that is not valid any more, and what it let in to ports."""
         self._sdk.key_ended(token_id)
+        self._ports.key_ended(token_id)
 
     async def loaded(self) -> None:
         """Wait until the MCP SDK is loaded."""

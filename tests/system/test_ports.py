@@ -250,6 +250,43 @@ async def test_an_api_key_of_the_owner_is_let_in_and_stays_here(visit: Visit) ->
         assert seen["headers"]["authorization"] == "Basic YTpi"
 
 
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+async def test_what_a_key_let_in_ends_with_the_key(visit: Visit, end: str) -> None:
+    admin = visit.site.eyes
+    first = visit.key.split("_")[2]
+    (owner,) = [
+        each["principal"]
+        for each in (await admin.call("token_list"))["tokens"]
+        if each["token_id"] == f"tok_{first}"
+    ]
+    seconds = {"expires_in_seconds": 3.0} if end == "expired" else {}
+    made = await admin.call("token_create", name="x", scope="write", principal=owner, **seconds)
+    async with visit.site.caller("http-auto", token=made["token"]) as caller:
+        opened = await caller.call("port_open", session_id=visit.session_id, port=visit.port)
+    key = {"authorization": f"Bearer {made['token']}"}
+    async with visit.guest() as (_, kept), visit.browser(opened) as client:
+        link = urlsplit(opened["url"])
+        entered = await client.get(f"{link.path}?{link.query}")
+        cookie = {"cookie": entered.headers["set-cookie"].partition(";")[0]}
+        async with (
+            client.stream("GET", "/stream", headers=key) as by_key,
+            client.stream("GET", "/stream", headers=cookie) as by_cookie,
+            kept.stream("GET", "/stream") as stays,
+        ):
+            pieces = [each.aiter_bytes() for each in (by_key, by_cookie, stays)]
+            assert [await anext(each) for each in pieces] == [b"first"] * 3
+            if end == "revoked":
+                await admin.call("token_revoke", token_id=made["token_id"])
+            for each in pieces[:2]:
+                with pytest.raises(httpx2.RemoteProtocolError):
+                    await anext(each)
+            (shown,) = await ports_of(visit)
+            assert shown["connections"] == 1
+        for given in (key, cookie):
+            assert (await client.get("/", headers=given)).status_code == 401
+        assert (await kept.get("/")).status_code == 200
+
+
 async def test_nobody_else_opens_closes_or_is_told_of_a_port(visit: Visit) -> None:
     await visit.open()
     async with visit.site.caller("http-auto") as other:

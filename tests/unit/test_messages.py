@@ -31,7 +31,10 @@ SNAPSHOTS = {"AskHistory", "FindKept", "RestoreWorkspace", "StoreLast", "TakeChe
 """Questions about snapshots, in the terms of their repository: programs have `Session.diff` etc."""
 BRANCHES = {"DropUnused", "FetchAgentCommits", "MergeSession", "PushBranch"}
 """Work on branches, in the terms of repositories: programs have `Session.merge` and `push`."""
-PORTS = {"ClosePort", "ConnectionOver", "ListPorts", "OpenConnection", "OpenPort", "RedeemToken"}
+PORTS = {
+    *("ClosePort", "ConnectionOver", "KeyEnded", "ListPorts", "OpenConnection", "OpenPort"),
+    "RedeemToken",
+}
 """Requests of browsers and of what lets them in: programs have `Session.open_port`."""
 RECORDS = {"Event", "Session", "Project", "Limits", "CallerTool"}
 TO_SUBSCRIBERS = {"CloneProgressed", "EventsCommitted", "EventsDeleted", "SubscriptionEnded"}

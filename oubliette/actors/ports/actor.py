@@ -19,6 +19,7 @@ from oubliette.actors.ports.messages import (
     ClosePort,
     ConnectionOver,
     GuestStream,
+    KeyEnded,
     ListPorts,
     OpenConnection,
     OpenPort,
@@ -26,7 +27,7 @@ from oubliette.actors.ports.messages import (
     PortInfo,
     RedeemToken,
 )
-from oubliette.actors.ports.open_port import OpenedPort
+from oubliette.actors.ports.open_port import OpenedPort, PortConnection
 from oubliette.actors.session.messages import NoteEvent
 from oubliette.errors import (
     Conflict,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.ports.messages import PortLink
     from oubliette.kit import Deferred
+    from oubliette.kit.timers import ActorTimer
 
 LINK_SECONDS: Final = 10.0  # for the control link of the container to be open
 SESSION_ENDED: Final = "its session has ended"
@@ -93,6 +95,8 @@ class PortsActor(Actor):
         self._context = context
         self._limits = context.config.ports
         self._ports: dict[str, OpenedPort] = {}
+        self._expiries: dict[str, ActorTimer] = {}
+        """Id of a key that expires before a port which it has used → timer until then."""
 
     def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Close all ports."""
@@ -116,10 +120,11 @@ class PortsActor(Actor):
             known = self._begin(message)
         if known.principal != message.principal:
             raise Forbidden("this port is open for another owner")
+        self._await_expiry(known, message)
         if known.container_id is None:
-            known.waiting.append(self.defer())
+            known.waiting.append((self.defer(), message.token_id))
             return None
-        return known.link(self.clock.monotonic())
+        return known.link(self.clock.monotonic(), message.token_id)
 
     def _begin(self, message: OpenPort) -> OpenedPort:
         session = self._context.session_registry.session(message.session_id)
@@ -163,15 +168,15 @@ class PortsActor(Actor):
         self._note(port, "port_opened", f"port {port.port} of the container is open")
         now = self.clock.monotonic()
         waiting, port.waiting = port.waiting, []
-        for answer in waiting:
-            answer.set(port.link(now))
+        for answer, token_id in waiting:
+            answer.set(port.link(now, token_id))
 
     @handles(ContainerRefused)
     def _refused(self, message: ContainerRefused) -> None:
         port = self._ports.get(message.name)
         if port is not None:
             waiting, port.waiting = port.waiting, []
-            for answer in waiting:
+            for answer, _ in waiting:
                 answer.set_error(message.error)
             self._close(port, "its container could not be started")
 
@@ -222,7 +227,7 @@ class PortsActor(Actor):
             port.timer.cancel()
         if port.watch is not None:
             port.watch.cancel()
-        for answer in port.waiting:
+        for answer, _ in port.waiting:
             answer.set_error(Conflict(f"the port was closed: {reason}"))
         port.cut(*port.connections)
         self.system.ref(f"{port.unit}/container").tell(Release(session_id=port.lease))
@@ -237,6 +242,23 @@ class PortsActor(Actor):
         if session is not None and session.is_alive():
             data = {"message": text, "port": port.port, "name": port.name}
             session.tell(NoteEvent(kind=kind, data=data))
+
+    # ------------------------------------------------------------------ keys
+    def _await_expiry(self, port: OpenedPort, used: OpenPort | OpenConnection) -> None:
+        ends = used.expires_at
+        if ends is not None and ends < port.closes_at and used.token_id not in self._expiries:
+            left = max(0.0, ends - self.clock.time())
+            self._expiries[used.token_id] = self.after(left, KeyEnded(token_id=used.token_id))
+
+    @handles(KeyEnded)
+    def _key_ended(self, message: KeyEnded) -> None:
+        timer = self._expiries.pop(message.token_id, None)
+        if timer is not None:
+            timer.cancel()
+        for port in self._ports.values():
+            port.grants.end(message.token_id)
+            of_key = [i for i, c in port.connections.items() if c.token_id == message.token_id]
+            port.cut(*of_key)
 
     # ------------------------------------------------------------------ browsers
 
@@ -258,17 +280,19 @@ class PortsActor(Actor):
         if self._context.session_registry.session(port.session_id) is None:
             self._close(port, SESSION_ENDED)  # the notice of its end is on its way
             raise _unknown(message.name)
-        by_cookie = message.cookie is not None and port.grants.admits(message.cookie)
-        if not by_cookie and message.principal is None:
+        by_cookie = None if message.cookie is None else port.grants.admits(message.cookie)
+        if by_cookie is None and message.principal is None:
             raise Unauthenticated(
                 "this port is open for its owner only",
                 hint="port_open, or oubliette port, makes a link that lets one browser in",
             )
         reached = message.project_id in {None, port.project_id}
-        if not by_cookie and (message.principal != port.principal or not reached):
+        if by_cookie is None and (message.principal != port.principal or not reached):
             raise Forbidden("this port is open for its owner only, and the key is another's")
         self._make_room(port, message.share)
-        port.connections[message.connection_id] = None
+        if by_cookie is None:
+            self._await_expiry(port, message)
+        port.connections[message.connection_id] = PortConnection(by_cookie or message.token_id)
         dialling = self._dial(port, message.connection_id, self.defer())
         self.pipe_to_self(dialling, lambda _: Dialled(), lambda _: Dialled())
 
@@ -308,7 +332,7 @@ class PortsActor(Actor):
             writer.transport.abort()
             answer.set_error(_unknown(port.name))
             return
-        port.connections[connection_id] = writer
+        port.connections[connection_id].writer = writer
         answer.set(GuestStream(reader, writer, port.port, port.principal))
 
     @handles(Dialled)
@@ -318,7 +342,8 @@ class PortsActor(Actor):
     @handles(ConnectionOver)
     def _over(self, message: ConnectionOver) -> None:
         port = self._ports.get(message.name)
-        writer = None if port is None else port.connections.pop(message.connection_id, None)
+        over = None if port is None else port.connections.pop(message.connection_id, None)
+        writer = None if over is None else over.writer
         if writer is None:
             return
         if writer.transport.get_write_buffer_size():

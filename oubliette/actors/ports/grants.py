@@ -1,4 +1,7 @@
-"""PortGrants: who may use an open port, by tokens that are valid once and by cookies."""
+"""PortGrants: who may use an open port, by tokens that are valid once and by cookies.
+
+Each belongs to the API key with which its link was made, and ends with that one.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +17,36 @@ class PortGrants:
     """Tokens and cookies of one port; only digests of them are kept."""
 
     def __init__(self) -> None:
-        self._tokens: dict[bytes, float] = {}
-        self._cookies: dict[bytes, None] = {}
+        self._tokens: dict[bytes, tuple[float, str]] = {}
+        self._cookies: dict[bytes, str] = {}
 
-    def token(self, now: float) -> str:
-        """Return a new token; `now` is the monotonic time."""
+    def token(self, now: float, token_id: str) -> str:
+        """Return a new token of this key; `now` is the monotonic time."""
         made = secrets.token_urlsafe(24)
         if len(self._tokens) >= MOST:
             del self._tokens[next(iter(self._tokens))]
-        self._tokens[_digest(made)] = now + LINK_SECONDS
+        self._tokens[_digest(made)] = (now + LINK_SECONDS, token_id)
         return made
 
     def redeem(self, token: str, now: float) -> str | None:
         """Return a cookie for a token, which is used up; None if it is not valid."""
-        until = self._tokens.pop(_digest(token), None)
-        if until is None or until < now:
+        until, token_id = self._tokens.pop(_digest(token), (now, None))
+        if token_id is None or until < now:
             return None
         made = secrets.token_urlsafe(32)
         if len(self._cookies) >= MOST:
             del self._cookies[next(iter(self._cookies))]
-        self._cookies[_digest(made)] = None
+        self._cookies[_digest(made)] = token_id
         return made
 
-    def admits(self, cookie: str) -> bool:
-        """Whether this is a cookie of the port."""
-        return _digest(cookie) in self._cookies
+    def admits(self, cookie: str) -> str | None:
+        """Return the id of the key that this cookie of the port belongs to; None: it is none."""
+        return self._cookies.get(_digest(cookie))
+
+    def end(self, token_id: str) -> None:
+        """Drop the tokens and cookies of a key."""
+        self._tokens = {k: of for k, of in self._tokens.items() if of[1] != token_id}
+        self._cookies = {k: of for k, of in self._cookies.items() if of != token_id}
 
 
 def _digest(secret: str) -> bytes:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from oubliette.kit import LocalMessage, Message, Reply
+from oubliette.kit import LocalMessage, Message, Perishable, Reply
 
 PORTS: Final = "ports"
 """Name of the PortsActor."""
@@ -45,6 +45,15 @@ class OpenPort(Message, Reply[PortLink]):
     project_id: str
     principal: str
     port: int
+    token_id: str
+    """Key of the caller: the link, and what it lets in, ends with it."""
+    expires_at: float | None = None
+
+
+class KeyEnded(Perishable):
+    """An API key is not valid any more: its connections are cut, its links and cookies end."""
+
+    token_id: str
 
 
 class ClosePort(Message, Reply[bool]):
@@ -99,6 +108,8 @@ class OpenConnection(LocalMessage, Reply[GuestStream]):
     """Of an API key that came with the request, and that may open ports."""
     project_id: str | None = None
     """The only project that this key reaches; None: any."""
+    token_id: str = ""
+    expires_at: float | None = None
 
 
 class ConnectionOver(Message):

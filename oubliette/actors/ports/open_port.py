@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
+class PortConnection:
+    """A connection to an open port."""
+
+    token_id: str
+    """The key that let it in, itself or by a link."""
+    writer: StreamWriter | None = None
+    """None: it is being opened."""
+
+
+@dataclass(eq=False)
 class OpenedPort:
     """One open port; only the PortsActor uses it."""
 
@@ -34,12 +44,10 @@ class OpenedPort:
     container_id: str | None = None
     """None: the container is being started."""
     grants: PortGrants = field(default_factory=PortGrants)
-    connections: dict[str, StreamWriter | None] = field(
-        default_factory=dict[str, "StreamWriter | None"]
-    )
-    """By id; None: it is being opened."""
-    waiting: list[Deferred] = field(default_factory=list["Deferred"])
-    """Those who wait for the container."""
+    connections: dict[str, PortConnection] = field(default_factory=dict[str, PortConnection])
+    """By id."""
+    waiting: list[tuple[Deferred, str]] = field(default_factory=list["tuple[Deferred, str]"])
+    """Those who wait for the container, and the ids of their keys."""
     timer: ActorTimer | None = None
     watch: PipedTask | None = None
     """Waits for the end of the container."""
@@ -60,13 +68,14 @@ class OpenedPort:
             connections=len(self.connections),
         )
 
-    def link(self, now: float) -> PortLink:
-        """Return it with a new token; `now` is the monotonic time."""
-        return PortLink(info=self.info(), token=self.grants.token(now), seconds=LINK_SECONDS)
+    def link(self, now: float, token_id: str) -> PortLink:
+        """Return it with a new token of this key; `now` is the monotonic time."""
+        token = self.grants.token(now, token_id)
+        return PortLink(info=self.info(), token=token, seconds=LINK_SECONDS)
 
     def cut(self, *connection_ids: str) -> None:
         """Close these connections at once."""
         for connection_id in connection_ids:
-            writer = self.connections.pop(connection_id)
+            writer = self.connections.pop(connection_id).writer
             if writer is not None:
                 writer.transport.abort()

@@ -11,7 +11,13 @@ from urllib.parse import parse_qs
 
 import structlog
 
-from oubliette.actors.ports.messages import PORTS, ConnectionOver, OpenConnection, RedeemToken
+from oubliette.actors.ports.messages import (
+    PORTS,
+    ConnectionOver,
+    KeyEnded,
+    OpenConnection,
+    RedeemToken,
+)
 from oubliette.errors import (
     Forbidden,
     LimitExceeded,
@@ -92,6 +98,10 @@ class PortSite:
         except (NotFound, ActorDead) as error:
             await pages.show(send, 421, _sentence(error))
 
+    def key_ended(self, token_id: str) -> None:
+        """End what was let in by a key that is not valid any more."""
+        self._ports.tell(KeyEnded(token_id=token_id))
+
     async def _let_in(self, name: str, scope: Scope, send: Send) -> None:
         """Exchange the token of a link for a cookie of this host name."""
         if scope["method"] != "GET":
@@ -160,6 +170,8 @@ class PortSite:
             cookie=visitor.cookie,
             principal=None if context is None else context.principal,
             project_id=None if context is None else context.scope.project,
+            token_id="" if context is None else context.token_id,
+            expires_at=None if context is None else context.expires_at,
         )
         return await self._ports.ask(wanted, timeout=CONNECT_SECONDS)
 

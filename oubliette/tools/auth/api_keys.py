@@ -168,10 +168,16 @@ class ApiKeys:
         except Unauthenticated:
             return None
 
-    def _good(self, token: Token, transport: Transport, session_id: str | None) -> bool:
-        if token.revoked_at is not None or token.principal == UNBOUND:
+    def has_ended(self, token_id: str) -> bool:
+        """Whether a key was revoked or has expired."""
+        token = self._tokens.get(token_id)
+        if token is None:
             return False
-        if token.expires_at is not None and token.expires_at <= self._clock.time():
+        expired = token.expires_at is not None and token.expires_at <= self._clock.time()
+        return expired or token.revoked_at is not None
+
+    def _good(self, token: Token, transport: Transport, session_id: str | None) -> bool:
+        if self.has_ended(token.id) or token.principal == UNBOUND:
             return False
         if transport not in token.transports:
             return False

@@ -8,9 +8,10 @@ from msgspec import Meta
 
 from oubliette.actors.container.start_stages import longest_start
 from oubliette.actors.ports.messages import PORTS, ClosePort, ListPorts, OpenPort
-from oubliette.errors import Conflict, Unavailable
+from oubliette.errors import Conflict, Unauthenticated, Unavailable
 from oubliette.tool_params import field_types
 from oubliette.tool_params.field_types import Params
+from oubliette.tools.auth.api_keys import REFUSED
 from oubliette.tools.handlers.sessions import own_session, visible_session
 from oubliette.tools.spec import CALLERS, Result, Transport, tool
 
@@ -104,9 +105,13 @@ async def port_open(services: ToolServices, context: CallContext, params: PortOp
             project_id=session.project_id,
             principal=context.principal,
             port=params.port,
+            token_id=context.token_id,
+            expires_at=context.expires_at,
         ),
         timeout=longest_start(services.config.containers) + SLACK_SECONDS,
     )
+    if services.keys.has_ended(context.token_id):  # meanwhile; the link was not there to end
+        raise Unauthenticated(REFUSED)
     address = _address(services, opened.info.name)
     return PortOpened(
         session_id=session.id,

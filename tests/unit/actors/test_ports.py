@@ -15,6 +15,7 @@ from oubliette.actors.ports.grants import LINK_SECONDS, MOST, PortGrants
 from oubliette.actors.ports.messages import (
     PORTS,
     ClosePort,
+    KeyEnded,
     ListPorts,
     OpenConnection,
     OpenPort,
@@ -48,12 +49,16 @@ class Scene:
         world.sessions.enter(self.session_id, world.system.ref(self.session))
         self.ports = world.system.spawn(PortsActor, world.context, name=PORTS)
 
-    async def open(self, port: int = 8000, principal: str = "alice") -> PortLink:
+    async def open(
+        self, port: int = 8000, principal: str = "alice", expires_at: float | None = None
+    ) -> PortLink:
         message = OpenPort(
             session_id=self.session_id,
             project_id=self.project_id,
             principal=principal,
             port=port,
+            token_id=f"tok_{principal}",
+            expires_at=expires_at,
         )
         return await self.ports.ask(message)
 
@@ -119,6 +124,43 @@ async def test_the_ports_of_a_session_are_limited(scene: Scene) -> None:
     await scene.open(1)  # one that is open counts once
 
 
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+async def test_a_link_and_its_cookie_end_with_the_key_that_made_it(scene: Scene, end: str) -> None:
+    expiry = scene.world.clock.time() + 100.0
+    first = await scene.open(expires_at=expiry if end == "expired" else None)
+    unused = await scene.open()
+    others = await scene.open(2, "bob")
+    made = await scene.ports.ask(RedeemToken(name=first.info.name, token=first.token))
+    theirs = await scene.ports.ask(RedeemToken(name=others.info.name, token=others.token))
+    assert made is not None and theirs is not None
+
+    async def connect(name: str, cookie: str) -> asyncio.Future[Any]:
+        wanted = OpenConnection(name=name, connection_id=cookie, share=9, cookie=cookie)
+        asked = asyncio.ensure_future(scene.ports.ask(wanted))
+        await scene.world.settle()
+        return asked
+
+    held = await connect(first.info.name, made.value)
+    kept = await connect(others.info.name, theirs.value)
+    if end == "revoked":
+        scene.ports.tell(KeyEnded(token_id="tok_alice"))
+        await scene.world.settle()
+    else:
+        await scene.world.settle(100.0)
+    found = await scene.ports.ask(ListPorts(session_id=scene.session_id))
+    assert found[0].connections == 0
+    with pytest.raises(Unauthenticated):
+        await scene.ports.ask(
+            OpenConnection(name=first.info.name, connection_id="c", share=9, cookie=made.value)
+        )
+    assert await scene.ports.ask(RedeemToken(name=first.info.name, token=unused.token)) is None
+    if end == "revoked":
+        assert found[1].connections == 1
+    for each in (held, kept):
+        each.cancel()
+    await asyncio.gather(held, kept, return_exceptions=True)
+
+
 async def test_the_connections_of_an_owner_are_limited_over_all_ports_and_of_all_owners_too(
     scene: Scene,
 ) -> None:
@@ -178,6 +220,6 @@ async def test_a_port_closes_with_its_container(scene: Scene) -> None:
 
 def test_the_oldest_cookies_make_room_for_new_ones() -> None:
     grants = PortGrants()
-    cookies = [grants.redeem(grants.token(0.0), 0.0) for _ in range(MOST + 1)]
-    assert [grants.admits(cookie or "") for cookie in cookies] == [False] + [True] * MOST
+    cookies = [grants.redeem(grants.token(0.0, "tok_1"), 0.0) for _ in range(MOST + 1)]
+    assert [grants.admits(cookie or "") for cookie in cookies] == [None] + ["tok_1"] * MOST
     assert not grants.admits("")

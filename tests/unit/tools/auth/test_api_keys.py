@@ -10,13 +10,16 @@ import msgspec
 import pytest
 
 from oubliette import ids
+from oubliette.actors.ports.messages import PORTS, OpenPort, PortInfo, PortLink
 from oubliette.errors import Forbidden, NotFound, Unauthenticated
+from oubliette.kit import Actor, handles
 from oubliette.records import Session, Token
 from oubliette.runtime.store.operations import PutSession, RevokeToken
 from oubliette.testing.clock import VirtualClock
 from oubliette.tools.auth import scopes
 from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.auth.scopes import Scope
+from oubliette.tools.registry import call
 from oubliette.tools.spec import CallContext
 from tests.unit.tools import toolkit
 
@@ -98,6 +101,41 @@ async def test_an_unknown_id_is_compared_as_long_as_a_known_one(
         with pytest.raises(Unauthenticated):
             bench.keys.verify(key, "http")
     assert [(len(a), len(b)) for a, b in compared] == [(32, 32), (32, 32)]
+
+
+class SlowPorts(Actor):
+    """Opens a port while the key of who asks for it is revoked."""
+
+    def __init__(self, keys: ApiKeys) -> None:
+        super().__init__()
+        self._keys = keys
+
+    @handles(OpenPort)
+    async def _open(self, message: OpenPort) -> PortLink:
+        await self._keys.revoke(message.token_id)
+        info = PortInfo(
+            name="p8000-0123456789",
+            session_id=message.session_id,
+            port=message.port,
+            opened_at=0.0,
+            closes_at=1.0,
+            connections=0,
+        )
+        return PortLink(info=info, token="very-secret", seconds=60.0)  # noqa: S106 - no token
+
+
+async def test_a_key_that_is_revoked_meanwhile_gets_no_link_to_a_port(bench: Bench) -> None:
+    bench.system.spawn(SlowPorts, bench.keys, name=PORTS)
+    bench.services.port_address = lambda name: f"http://{name}.localhost"
+    _, context = await bench.key("write")
+    project = await bench.project()
+    session = await bench.session(project, principal=context.principal)
+    result = await call(
+        bench.services, context, "port_open", {"session_id": session.id, "port": 8000}
+    )
+    assert result.is_error
+    assert "invalid or expired API key" in result.text
+    assert "very-secret" not in str(result)
 
 
 async def test_who_is_told_of_revocations_is_told_of_each_once(bench: Bench) -> None:

@@ -231,6 +231,27 @@ async def test_a_page_of_another_origin_is_refused(visit: Visit) -> None:
         own = opened["address"].rstrip("/")
         seen = (await client.post("/", headers={"origin": own})).json()
         assert seen["headers"]["origin"] == f"http://localhost:{visit.port}"
+        for method, site, mode, dest, status in (
+            ("GET", "none", "navigate", "document", 200),
+            ("GET", "same-origin", "no-cors", "image", 200),
+            ("POST", "same-origin", "cors", "empty", 200),
+            ("GET", "cross-site", "navigate", "document", 200),  # a link to the page
+            ("GET", "same-site", "navigate", "document", 200),
+            ("POST", "cross-site", "navigate", "document", 403),
+            ("POST", "same-site", "navigate", "document", 403),
+            ("GET", "cross-site", "navigate", "iframe", 403),
+            ("GET", "same-site", "navigate", "iframe", 403),
+            ("GET", "cross-site", "no-cors", "image", 403),
+            ("GET", "same-site", "no-cors", "image", 403),
+            ("GET", "same-site", "no-cors", "document", 403),
+            ("GET", "same-site", "cors", "empty", 403),
+            ("GET", "cross-site", "websocket", "websocket", 403),
+        ):
+            made_by = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": dest}
+            answer = await client.request(method, "/", headers=made_by)
+            assert answer.status_code == status, (method, made_by)
+        key = {"authorization": f"Bearer {visit.key}", "sec-fetch-site": "cross-site"}
+        assert (await client.get("/", headers=key)).status_code == 200
 
 
 async def test_an_api_key_of_the_owner_is_let_in_and_stays_here(visit: Visit) -> None:

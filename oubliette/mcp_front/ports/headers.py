@@ -111,11 +111,20 @@ def _is_own_origin(origin: bytes, host: bytes) -> bool:
     return origin.partition(b"://")[2].lower() == host.lower()
 
 
-def is_foreign(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a page of another origin makes the request."""
+def is_foreign(method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a page of another origin makes the request, other than by a link to a page.
+
+    Images and frames of other pages come with the cookie where the site is the same, as that of two
+    ports below `ports.base_url` is, and have no Origin.
+    """
     found = dict(headers)
     origin = found.get(b"origin")
-    return origin is not None and not _is_own_origin(origin, found.get(b"host", b""))
+    if origin is not None and not _is_own_origin(origin, found.get(b"host", b"")):
+        return True
+    if found.get(b"sec-fetch-site", b"none") in {b"none", b"same-origin"}:
+        return False
+    opened = (found.get(b"sec-fetch-mode"), found.get(b"sec-fetch-dest"))
+    return opened != (b"navigate", b"document") or method not in {"GET", "HEAD"}
 
 
 def to_browser(headers: Iterable[tuple[bytes, bytes]], *, port: int, bodyless: bool) -> Headers:

@@ -137,7 +137,7 @@ class PortSite:
         connection_id = new_uuid()
         try:
             visitor = await self._visitor(scope)
-            if visitor.key is None and is_foreign(scope["headers"]):
+            if visitor.key is None and is_foreign(scope["method"], scope["headers"]):
                 await pages.show(send, 403, "A page of another origin may not use this port.")
                 return
             connection = connection_of(scope)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import shutil
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from tests.callers import ToolFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
     from tests.system.conftest import Done
     from tests.system.site import Site
@@ -252,6 +254,44 @@ async def test_a_page_of_another_origin_is_refused(visit: Visit) -> None:
             assert answer.status_code == status, (method, made_by)
         key = {"authorization": f"Bearer {visit.key}", "sec-fetch-site": "cross-site"}
         assert (await client.get("/", headers=key)).status_code == 200
+
+
+@pytest.mark.whole
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+async def test_a_browser_follows_links_to_a_port_in_another_page(
+    visit: Visit, tmp_path: Path
+) -> None:
+    opened = await visit.open()
+    target = ""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):  # it opens more than it uses
+            await reader.readuntil(b"\r\n\r\n")
+        head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n"
+        writer.write(f"{head}<script>location = '{target}'</script>".encode())
+        writer.close()
+
+    async def seen(url: str) -> str:
+        options = ("--headless", "--no-sandbox", "--disable-gpu", "--timeout=10000", "--dump-dom")
+        browser = await asyncio.create_subprocess_exec(
+            *("chromium", *options, f"--user-data-dir={tmp_path}", url),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            return (await browser.communicate())[0].decode()
+        finally:
+            if browser.returncode is None:
+                browser.kill()
+                await browser.wait()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server, asyncio.timeout(100):
+        page = f"http://elsewhere.localhost:{server.sockets[0].getsockname()[1]}/"
+        for target, path in ((opened["url"], "/"), (f"{opened['address']}again", "/again")):
+            shown = await seen(page)
+            assert f'"path": "{path}"' in shown
+            assert '"sec-fetch-site": "cross-site"' in shown
+    assert '"sec-fetch-site": "none"' in await seen(f"{opened['address']}typed")
 
 
 async def test_an_api_key_of_the_owner_is_let_in_and_stays_here(visit: Visit) -> None:

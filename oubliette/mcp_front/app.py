@@ -274,6 +274,8 @@ class McpApp:
             await challenge.refuse_key(send, error.message, given=given is not None)
             return
         connection_of(scope).admitted(who.context.principal)
+        reads_for.set(who.context.principal)
+        await self.quotas.turn(who.context.principal)
         if self._stopping:
             await error_responses.refuse(
                 send, 503, "server stopping", headers=[_CLOSE, RETRY_AFTER]
@@ -286,8 +288,6 @@ class McpApp:
                 send, 413, f"the request body may have {most} bytes at most"
             )
             return
-        reads_for.set(who.context.principal)
-        await self.quotas.turn(who.context.principal)
         if method == "GET":
             await self._get(who, scope, receive, send)
         else:

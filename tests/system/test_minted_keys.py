@@ -129,8 +129,8 @@ async def test_a_session_started_from_another_project_tells_nothing_of_its_paren
     """Neither to a key of its own project, nor to its agent, which gets no other's log."""
     elsewhere = await site.new_project()
     agent = await wide(site, caller)
-    child = await spawned_elsewhere(site, agent, elsewhere, "ask may I?")
-    await child.event("permission_request")
+    child = await spawned_elsewhere(site, agent, elsewhere, "say child")
+    await child.turn()
     key = site.server.token(f"project:{elsewhere['id']}:ro")
     async with HttpCaller(site.server.url, key, caller_id="reader") as reader:
         asked = {"session_id": child.session_id}

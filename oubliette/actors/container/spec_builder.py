@@ -126,8 +126,9 @@ class ContainerSpecBuilder:
         if self.key.workspace_id is not None:
             folder = folder / "workspaces" / self.key.workspace_id
         texts = [msgspec.json.encode(self.project.mcp_servers).decode()]
-        with contextlib.suppress(OSError):  # it is made with the workspace
-            texts.append((folder / FILE).read_text(encoding="utf-8", errors="replace"))
+        for file in (folder / FILE, *folder.glob(f"workspaces/*/{FILE}")):
+            with contextlib.suppress(OSError):  # it is made with the workspace
+                texts.append(file.read_text(encoding="utf-8", errors="replace"))
         return self._context.loopback_ports + loopback_ports.named(texts)
 
     def _hardening(self) -> Hardening | None:

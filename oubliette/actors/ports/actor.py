@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
@@ -89,6 +89,9 @@ class PortsActor(Actor):
     Args:
         context: ports of the server.
     """
+
+    # Each connection to the HTTP port may ask for one of a port, before anything is known of it.
+    mailbox_size: ClassVar[int] = 20_000
 
     def __init__(self, context: ActorContext) -> None:
         super().__init__()

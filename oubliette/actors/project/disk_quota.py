@@ -124,7 +124,7 @@ class DiskQuotaMonitor:
             raise LimitExceeded(
                 f"{LIMIT}: {self._full}: no command is run",
                 hint="remove files with file_delete or by an agent; it is measured every"
-                f" {self._context.config.projects.check_seconds:g} s",
+                f" {self._context.config.projects.check_seconds:g} s, a large one less often",
             )
 
     def measure(self) -> None:

@@ -271,24 +271,24 @@ class SessionSpawner:
         session = msgspec.structs.replace(
             session, turn_count=turn.number, last_prompt=message.prompt
         )
-        log_end = await self._context.reader.last_index(session.id) if resumed else -1
-        events = await self._first_events(message, session, log_end, resumed=resumed)
-        result = answer_for(
-            session,
-            turn=turn.number,
-            log_end=events[-1].index,
-            created=created,
-            spawned=not resumed,
-            resumed=resumed,
-        )
-        if message.fork is not None:
-            result = msgspec.structs.replace(
-                result, fork=message.fork, conversation=session.conversation
-            )
-        claim = self._answers.claim(message, result)
-        put = PutSession(session, session.caller_tools)
-        ops = (*more, put, PutTurn(turn), AppendEvents(events))
         try:
+            log_end = await self._context.reader.last_index(session.id) if resumed else -1
+            events = await self._first_events(message, session, log_end, resumed=resumed)
+            result = answer_for(
+                session,
+                turn=turn.number,
+                log_end=events[-1].index,
+                created=created,
+                spawned=not resumed,
+                resumed=resumed,
+            )
+            if message.fork is not None:
+                result = msgspec.structs.replace(
+                    result, fork=message.fork, conversation=session.conversation
+                )
+            claim = self._answers.claim(message, result)
+            put = PutSession(session, session.caller_tools)
+            ops = (*more, put, PutTurn(turn), AppendEvents(events))
             if message.api_key is not None:
                 await self._hand_over_key(session, message.api_key)
             await self._context.store.ask(

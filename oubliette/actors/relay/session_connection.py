@@ -91,8 +91,10 @@ class SessionConnectionActor(Actor):
         self._failures = 0
         self._in_work = 0
         """Requests that the session has, also of earlier connections."""
-        self._ahead: deque[LinkRequest] = deque()
-        """Requests of this connection that wait for room among them."""
+        self._ahead: deque[tuple[LinkRequest, int]] = deque()
+        """Requests of this connection that wait for room there, and the bytes of their lines."""
+        self._sending = False
+        """Whether one of them is on its way to the session."""
         self._moved = asyncio.Event()
 
     async def on_start(self) -> None:
@@ -146,6 +148,7 @@ class SessionConnectionActor(Actor):
 
     async def _read(self, reader: StreamReader, generation: int) -> str:
         self._ahead.clear()
+        self._sending = False
         work = [
             asyncio.ensure_future(each)
             for each in (self._read_lines(reader, generation), self._pass_on())
@@ -172,11 +175,15 @@ class SessionConnectionActor(Actor):
                     return f"the relay refused the link: {refusal}"
                 for request in self._requests(line, generation):
                     if not await self._cancels(request):
-                        await self._until(lambda: len(self._ahead) < MAX_AHEAD)
-                        self._ahead.append(request)
+                        await self._until(self._may_read_ahead)
+                        self._ahead.append((request, len(line)))
                         self._moved.set()
-        await self._until(lambda: not self._ahead)
+        await self._until(lambda: not self._ahead and not self._sending)
         return "the agent's client closed the link"
+
+    def _may_read_ahead(self) -> bool:
+        size = sum(size for _, size in self._ahead)  # each line may be a large one
+        return len(self._ahead) < MAX_AHEAD and size < wire.MAX_SESSION_LINE
 
     async def _cancels(self, request: LinkRequest) -> bool:
         """Pass on a cancellation at once; return whether it is one, and there was room for it.
@@ -186,8 +193,9 @@ class SessionConnectionActor(Actor):
         if request.method != _CANCELLED or self._in_work >= MAX_IN_WORK + MAX_AHEAD:
             return False
         target = request.params.get("requestId")
-        for waiting in [each for each in self._ahead if each.id == target is not None]:
-            self._ahead.remove(waiting)
+        for each in [each for each in self._ahead if each[0].id == target is not None]:
+            self._ahead.remove(each)
+            self._moved.set()
         await self._send_on(request)
         return True
 
@@ -196,17 +204,21 @@ class SessionConnectionActor(Actor):
         try:
             while True:
                 await self._until(lambda: bool(self._ahead) and self._in_work < MAX_IN_WORK)
-                request = self._ahead[0]
+                self._sending = True
+                request, _ = self._ahead.popleft()
                 await self._send_on(request)
-                if self._ahead and self._ahead[0] is request:
-                    self._ahead.popleft()
+                self._sending = False
                 self._moved.set()
         except ActorDead:
             return "the session's actor is gone"
 
     async def _send_on(self, request: LinkRequest) -> None:
         self._in_work += 1
-        await self.system.ref(self._spec.session).send(request)
+        try:
+            await self.system.ref(self._spec.session).send(request)
+        except BaseException:  # it has no answer
+            self._in_work -= 1
+            raise
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():

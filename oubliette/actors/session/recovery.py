@@ -39,9 +39,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     turn_since: float | None
     """Wall second in which the running turn began; None if none runs."""
     ancestry: tuple[str, ...]
-    """Session ids of its project from the root down to this one: those who read its log may reach
-    no other project of its tree.
-    """
+    """Session ids from the root down to this one."""
     root: Session
     """The oldest of these that has a record."""
     requests: tuple[CallerRequest, ...]
@@ -102,14 +100,14 @@ def _running(turns: tuple[Turn, ...]) -> Turn | None:
 
 
 def _ancestry(connection: StoreConnection, session: Session) -> tuple[tuple[str, ...], Session]:
-    above, root = [session], session
-    while root.parent_session_id is not None and len(above) <= MAX_ANCESTORS:
-        record = queries.session(connection, root.parent_session_id)
-        if record is None:
-            break
-        above.insert(0, record)
-        root = record
-    return tuple(each.id for each in above if each.project_id == session.project_id), root
+    ids, root = [session.id], session
+    parent = session.parent_session_id
+    while parent is not None and len(ids) <= MAX_ANCESTORS:
+        ids.insert(0, parent)
+        record = queries.session(connection, parent)
+        parent = record.parent_session_id if record else None
+        root = record or root
+    return tuple(ids), root
 
 
 def _began(connection: StoreConnection, turn: Turn) -> float | None:

@@ -64,9 +64,11 @@ class OpenConnections:
         return self._most // 4
 
     def admitted(self, connection: CountedConnection, principal: str) -> None:
-        """Record that a connection has shown a good key of this principal."""
+        """Record that a connection has shown a good key of this principal; none that is over."""
         if self._of.get(connection) == principal:
             return
+        if connection not in self._strangers and connection not in self._of:
+            return  # it was lost or closed while its key was looked at
         self.remove(connection)
         self._of[connection] = principal
         self._known.setdefault(principal, {})[connection] = None

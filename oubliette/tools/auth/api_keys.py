@@ -304,7 +304,11 @@ class ApiKeys:
 
     def _revoked(self, token_id: str) -> None:
         for told in self.on_revoked:
-            told(token_id)
+            try:
+                told(token_id)
+            except Exception:
+                # Such as a full mailbox: the revocation is stored all the same.
+                _log.exception("a part was not told of a revoked key", token_id=token_id)
 
     async def discard(self, token_id: str) -> None:
         """Revoke a minted key that no session uses."""

@@ -119,6 +119,27 @@ async def test_no_more_is_read_while_many_requests_wait(scene: Scene) -> None:
     assert len(scene.of(LinkRequest)) == MAX_IN_WORK + 3
 
 
+async def test_of_large_requests_few_are_read_ahead(scene: Scene) -> None:
+    """What waits is in memory: without a bound 256 lines of 16 MiB each."""
+    scene.begin()
+    _, writer = await scene.client()
+    for number in range(MAX_IN_WORK):
+        writer.write(b'{"id":%d,"method":"caller_tool"}\n' % number)
+    text = "x" * (wire.MAX_SESSION_LINE // 2)
+    large = json.dumps({"id": 100, "method": "caller_tool", "params": {"text": text}}).encode()
+    cancelled = {"method": "notifications/cancelled", "params": {"requestId": 5}}
+    for line in (large, large, json.dumps(cancelled).encode(), large):
+        writer.write(line + b"\n")
+    # The cancellation passes the two that fit, and what comes after it waits unread.
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) == MAX_IN_WORK + 1)
+    writer.write(json.dumps(cancelled).encode() + b"\n")
+    await scene.world.settle()
+    assert len(scene.of(LinkRequest)) == MAX_IN_WORK + 1
+    for _ in range(3):
+        scene.ref.tell(LinkRequestOver())
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) > MAX_IN_WORK + 3)
+
+
 async def test_a_cancellation_passes_the_requests_that_wait(scene: Scene) -> None:
     """And takes one of them out, which is not passed on any more."""
     scene.begin()

@@ -74,8 +74,14 @@ def test_a_home_that_the_machine_cannot_name_is_refused_in_a_sentence(
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_a_home_that_cannot_be_looked_at_is_refused_in_a_sentence(
-    words: tuple[str, ...], run: Run
+    words: tuple[str, ...], run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    mine = home / "mine"
+    subprocess.run(["git", "init", "-q", mine], check=True)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    first = ["git", "-C", mine, *author, "commit", "-q", "--allow-empty", "-m", "first"]
+    subprocess.run(first, check=True)
+    monkeypatch.chdir(mine)  # the checkout of the suite may be another user's
     done = run(*words, "--home", TOO_LONG)
     assert done.code in {1, 2}
     assert "File name too long" in done.out + done.err

@@ -92,6 +92,7 @@ class BridgeTransport(asyncio.Transport):
 
     def ended(self, error: Exception | None) -> None:
         """Note that the engine's connection is closed."""
+        self._lower = None  # Python 3.11's over TLS fails in abort() after a second close()
         if not self._greeted:
             said = self._first.decode(errors="replace").strip()[:300]
             error = ConnectionRefusedError(errno.ECONNREFUSED, said or "the bridge said nothing")

@@ -176,7 +176,7 @@ async def test_what_goes_on_growing_after_the_interrupt_is_stopped_with_its_cont
     any_server: ServerProcess,
 ) -> None:
     await any_server.start(settings={"projects.max_bytes": 10 * MIB, "projects.check_seconds": 0.2})
-    grow = f"setsid nohup sh -c '{GROW.format(200_000)}' >/dev/null 2>&1 &"
+    grow = f"setsid sh -c '{GROW.format(200_000)}' >/dev/null 2>&1 &"
     async with Here(any_server) as caller:
         session = await caller.spawn(f"exec {grow}\nsleep 60")
         await caller.event("status", session_id=session, status="failed", timeout=TURN)

@@ -19,6 +19,7 @@ from oubliette.runtime.containers import layout, runtime_dirs
 from oubliette.runtime.containers.base import RELAY_DIR, RELAY_SOCKET
 from oubliette.runtime.containers.docker import exec_bridge
 from oubliette.runtime.containers.docker.exec_stream import STDOUT, open_stream
+from oubliette.runtime.containers.pipes import read_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -27,26 +28,6 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.docker.address import Flavour
     from oubliette.runtime.containers.docker.client import Engine, Facts
     from oubliette.runtime.containers.errors import EngineRefused
-
-
-async def read_ready(fd: int) -> None:
-    """Return when `ready` was read from `fd` (non-blocking; it stays open)."""
-    loop = asyncio.get_running_loop()
-    said = b""
-    while b"\n" not in said:
-        turn: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(fd, _wake, turn)
-        try:
-            await turn
-        finally:
-            loop.remove_reader(fd)
-        with contextlib.suppress(BlockingIOError):
-            said += os.read(fd, 64)
-
-
-def _wake(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
 
 
 Sockets = Literal["auto", "mount", "bridge"]
@@ -102,12 +83,16 @@ def dial(engine: Engine, info: ContainerInfo) -> Dial:
 # ---------------------------------------------------------------- start
 
 
+async def _listening(fifo: int) -> None:
+    await read_until(fifo, lambda data: b"\n" in data)
+
+
 @contextlib.asynccontextmanager
 async def mounted(spec: ContainerSpec, key: bytes, owner: int | None) -> AsyncGenerator[Listening]:
     """Write the key; return a function that waits until the guest listens."""
     fifo = runtime_dirs.arm(spec, key, uid=owner)
     try:
-        yield lambda: read_ready(fifo)
+        yield lambda: _listening(fifo)
     finally:
         os.close(fifo)
     runtime_dirs.disarm(spec.runtime_dir, started=True)

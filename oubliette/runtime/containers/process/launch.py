@@ -19,6 +19,7 @@ import msgspec
 
 from oubliette.errors import DeadlineExceeded, RuntimeFailure
 from oubliette.incontainer.io import linux
+from oubliette.runtime.containers.pipes import read_until
 from oubliette.runtime.containers.process import procfs
 
 if TYPE_CHECKING:
@@ -51,31 +52,6 @@ class StartedProcess(msgspec.Struct):
 
 class NoNetwork(RuntimeFailure):
     """The sandbox did not get a network of its own."""
-
-
-async def _read_until(fd: int, complete: Callable[[bytes], bool]) -> bytes:
-    """Read a pipe until `complete` or its end."""
-    loop = asyncio.get_running_loop()
-    os.set_blocking(fd, False)
-    data = b""
-    while not complete(data):
-        turn: asyncio.Future[None] = loop.create_future()
-        loop.add_reader(fd, _wake, turn)
-        try:
-            await turn
-        finally:
-            loop.remove_reader(fd)
-        with contextlib.suppress(BlockingIOError):
-            piece = os.read(fd, 4096)
-            if not piece:
-                break
-            data += piece
-    return data
-
-
-def _wake(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
 
 
 def _unbreakable_pipe() -> tuple[int, int]:
@@ -232,19 +208,19 @@ async def _wait(
     try:
         async with asyncio.timeout(timeout):
             if info is not None:
-                raw = await _read_until(info, lambda data: b"}" in data)
+                raw = await read_until(info, lambda data: b"}" in data)
                 if not raw.strip():
                     raise RuntimeFailure("the sandbox could not be made")
                 started.info = json.loads(raw)
             if keep is not None:  # it works while the guest starts
                 started.keeper = keep(started.info["child-pid"])
             if ready is not None:
-                received = await _read_until(ready, lambda data: b"\n" in data)
+                received = await read_until(ready, lambda data: b"\n" in data)
                 if received.strip() != b"ready":
                     raise RuntimeFailure("the guest ended before it was ready")
             if started.keeper is not None and started.keeper.stdout is not None:
                 with started.keeper.stdout as answer:
-                    text = await _read_until(answer.fileno(), lambda data: b"\n" in data)
+                    text = await read_until(answer.fileno(), lambda data: b"\n" in data)
                 if text != b"ready\n":
                     raise NoNetwork(text.decode(errors="replace").strip() or "its keeper ended")
     except TimeoutError as error:

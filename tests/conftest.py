@@ -40,7 +40,7 @@ settings.register_profile("core", settings.get_profile("ci"), max_examples=20)
 settings.register_profile(  # of `.ci/run`: the same examples each time
     "gate", settings.get_profile("core"), derandomize=True, database=None
 )
-_SHORT = "core" if selection.is_core() else "ci"
+_SHORT = "core" if selection.share() == "core" else "ci"
 _USUAL = "soak" if os.environ.get("OUBLIETTE_SOAK") else _SHORT
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", _USUAL))
 
@@ -132,8 +132,8 @@ LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not of the core, or of a part of it, where that alone is asked for."""
-    kept, without = selection.choose(items) if selection.is_core() else (items, Counter())
+    """Leave out what is not of the share, or of the part of it, that alone is asked for."""
+    kept, without = selection.choose(items)
     kept = selection.part(kept)
     if len(kept) < len(items):
         config.hook.pytest_deselected(items=list(set(items) - set(kept)))

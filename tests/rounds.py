@@ -98,7 +98,8 @@ GATE: list[Line | tuple[Line, ...]] = [
     Line("cluster", ROOT, 300, "make demo CLUSTER=3"),
 ]  # fmt: skip
 
-EVERYTHING = "bubblewrap,pasta,pykka-sdist,docker,podman,apple-standin,opencode,droid,node,root,postgres,ray,git-lfs"
+CHEAP = "bubblewrap,pasta,pykka-sdist,node,root,git-lfs"
+EVERYTHING = f"{CHEAP},docker,podman,apple-standin,opencode,droid,postgres,ray"
 
 RAY = "tests/cluster"
 CHAOS = (
@@ -109,21 +110,25 @@ CHAOS = (
 def whole(seed: int) -> list[Line]:
     """Return the rounds of `.ci/all`, in the order that the seed gives."""
     order = ("-n", "3", "--dist", "worksteal", f"--randomly-seed={seed}")
-    core = {"OUBLIETTE_SUITE": "core"}
-    all_parts = {"OUBLIETTE_REQUIRE": EVERYTHING}
+    # The start of a Ray takes all that two processors have: it is none of what shares them.
+    shared = (*order, f"--ignore={RAY}")
+
+    def share(name: str, which: str, who: tuple[str, ...] = ROOT, needs: str = EVERYTHING) -> Line:
+        env = {"OUBLIETTE_SUITE": which, "OUBLIETTE_REQUIRE": needs}
+        return Line(name, who, 1200, tests=shared, env=env, engines="docker" in needs)
+
     return [
         Line("lint", USER, 300, "make lint"),
-        Line("bare", BARE, 1200, tests=order, env=core),
-        Line("sandbox", USER, 1200, tests=order, env=core | {"OUBLIETTE_REQUIRE": "bubblewrap"}),
+        share("bare", "core", BARE, ""),
+        share("sandbox", "core", USER, "bubblewrap"),
         Line("demo", USER, 300, "make demo"),
-        # The start of a Ray takes all that two processors have: it is none of what shares them.
-        Line("whole", ROOT, 3600, tests=(*order, f"--ignore={RAY}"), env=all_parts, engines=True),
-        Line(
-            "cluster", ROOT, 1200, tests=(RAY, "-n", "1", *order[2:]), env=all_parts, engines=True
-        ),
+        share("root", "core", needs=CHEAP),
+        *(share(name, name) for name in ("beyond", "docker", "podman")),
+        Line("cluster", ROOT, 1200, tests=(RAY, "-n", "1", *order[2:]),
+             env={"OUBLIETTE_REQUIRE": EVERYTHING}, engines=True),
         Line("nodes", ROOT, 1500, "make test-cluster", engines=True),
         Line("chaos", ROOT, 900, tests=(CHAOS,), env={"OUBLIETTE_SOAK": "1"}),
-    ]
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------- one line
@@ -402,8 +407,8 @@ def everything(seed: int, names: tuple[str, ...]) -> int:
     say("=== result")
     for run in runs:
         say(f"{run.line.name:10} {run.told():14} {run.seconds:6.0f} s")
-    for kind, names in (("failed", red), ("flaky", flaky)):
-        say(f"{kind}: {', '.join(each.name for each in names) or 'none'}")
+    for kind, failures in (("failed", red), ("flaky", flaky)):
+        say(f"{kind}: {', '.join(each.name for each in failures) or 'none'}")
     say(f"too slow: {', '.join(slow) or 'none'}")
     say(f"all that was said is in {folder}; the same again: .ci/all {seed}")
     return 1 if red or flaky or slow else 0

@@ -2,7 +2,8 @@
 
 `OUBLIETTE_SUITE=core`, which `make test` sets, leaves out what is marked `whole` or `slow`, and
 what needs an engine or an agent, unless `OUBLIETTE_REQUIRE` demands it: that alone takes longer
-than all the rest. Plain `pytest` leaves nothing out.
+than all the rest. Plain `pytest` leaves nothing out. `.ci/all` runs the whole in shares, one after
+another: the core, what is `beyond` it without an engine, what needs docker, and what needs podman.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ VARIABLE = "OUBLIETTE_SUITE"
 PART = "OUBLIETTE_PART"
 """`2/3`: of the tests the second third, always the same ones."""
 ENGINES = {"apple-standin", "docker", "podman"}
+SHARES = ("core", "beyond", "docker", "podman")
+"""Values of `OUBLIETTE_SUITE`. A test of several engines, or of the stand-in, is podman's."""
 CLUSTER = {"postgres", "ray"}
 EXPENSIVE = ENGINES | CLUSTER | requirements.AGENT_PROGRAMS.keys()
 """Requirements that the core uses only where they are demanded."""
@@ -40,9 +43,12 @@ OTHER = "other"
 PHRASES = {WHOLE: "of the whole suite alone", OTHER: "cannot be run here"}
 
 
-def is_core() -> bool:
-    """Whether only the core is to be run."""
-    return os.environ.get(VARIABLE, "") == "core"
+def share() -> str:
+    """The share of the suite that alone is to be run; empty for all of it."""
+    name = os.environ.get(VARIABLE, "")
+    if name not in ("", *SHARES):
+        raise pytest.UsageError(f"{VARIABLE} is one of {', '.join(SHARES)}, not {name!r}")
+    return name
 
 
 def needs(item: pytest.Item) -> list[str]:
@@ -50,9 +56,9 @@ def needs(item: pytest.Item) -> list[str]:
     return [str(name) for mark in item.iter_markers("requires") for name in mark.args]
 
 
-def left_out(item: pytest.Item) -> str | None:
+def left_out(item: pytest.Item, demanded: set[str]) -> str | None:
     """For what the core leaves the test out; None if it has it."""
-    undemanded = [name for name in needs(item) if name in EXPENSIVE - requirements.demanded()]
+    undemanded = [name for name in needs(item) if name in EXPENSIVE - demanded]
     if undemanded:
         return undemanded[0]
     if item.get_closest_marker("whole") or item.get_closest_marker("slow"):
@@ -61,23 +67,36 @@ def left_out(item: pytest.Item) -> str | None:
 
 
 def choose(items: list[pytest.Item]) -> tuple[list[pytest.Item], Counter[str]]:
-    """The tests of the core, and how many are left out for what."""
+    """The tests of the share that is asked for, and how many the core leaves out for what."""
+    name = share()
+    if name == "core":
+        why = _left_out_of_core(items, requirements.demanded())
+        return [item for item in items if item not in why], Counter(why.values())
+    if name:
+        of_core = set(items) - _left_out_of_core(items, set()).keys()
+        items = [item for item in items if item not in of_core and _engine(item) == name]
+    return items, Counter()
+
+
+def _engine(item: pytest.Item) -> str:
+    """The share of a test that the core has not."""
+    engines = ENGINES.intersection(needs(item))
+    return "podman" if engines - {"docker"} else "docker" if engines else "beyond"
+
+
+def _left_out_of_core(items: list[pytest.Item], demanded: set[str]) -> dict[pytest.Item, str]:
     kinds: dict[str, list[str]] = {}
     for item in items:
         test, kind = kind_of(item)
         kinds.setdefault(test, []).append(kind)
-    without: Counter[str] = Counter()
-    kept: list[pytest.Item] = []
+    without: dict[pytest.Item, str] = {}
     for item in items:
         test, kind = kind_of(item)
         # One each, and not always the same: all of them together have every kind.
         in_turn = sorted(kinds[test])[zlib.crc32(test.encode()) % len(kinds[test])]
-        name = left_out(item) or (WHOLE if kind != in_turn else None)
-        if name is None:
-            kept.append(item)
-        else:
-            without[name] += 1
-    return kept, without
+        if name := left_out(item, demanded) or (WHOLE if kind != in_turn else None):
+            without[item] = name
+    return without
 
 
 def part(items: list[pytest.Item]) -> list[pytest.Item]:

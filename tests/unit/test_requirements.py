@@ -144,6 +144,54 @@ def test_the_whole_leaves_out_what_is_missing_alone(tmp_path: Path) -> None:
     assert "Left out: 1 need bubblewrap.\nTo have it: apt-get install bubblewrap.\n" in done.stdout
 
 
+ALL = """
+import pytest
+
+@pytest.mark.parametrize("kind", ["sdk-auto", "sdk-legacy"])
+@pytest.mark.parametrize(
+    "engine",
+    ["process"]
+    + [pytest.param(name, marks=pytest.mark.requires(name)) for name in ("docker", "podman")]
+    + [pytest.param("both", marks=pytest.mark.requires("docker", "apple-standin"))],
+)
+def test_kinds(engine, kind):
+    pass
+
+@pytest.mark.requires("opencode")
+def test_agent():
+    pass
+
+@pytest.mark.whole
+def test_of_the_whole():
+    pass
+"""
+
+
+@pytest.mark.whole
+def test_the_shares_have_each_test_of_the_whole_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--collect-only")
+    had = {}
+    for share in ("", *selection.SHARES):
+        # What is demanded is of no account: the core of `.ci/all` demands none of these.
+        done = run(tmp_path, "" if share == "core" else "docker,opencode", ALL, suite=share)
+        had[share] = [line for line in done.stdout.splitlines() if "::" in line]
+    whole = had.pop("")
+    assert len(whole) == 10
+    assert sorted(sum(had.values(), [])) == sorted(whole)
+    assert {share: len(tests) for share, tests in had.items()} == {
+        "core": 1,
+        "beyond": 3,
+        "docker": 2,
+        "podman": 4,
+    }
+
+
+def test_a_share_that_is_none_is_refused_with_the_names_of_all(monkeypatch):
+    monkeypatch.setenv(selection.VARIABLE, "rest")
+    with pytest.raises(pytest.UsageError, match="one of core, beyond, docker, podman, not 'rest'"):
+        selection.share()
+
+
 @pytest.mark.parametrize(("missing", "marks"), [("no bwrap", []), (None, [pytest.mark.whole])])
 def test_a_variant_without_a_sandbox_is_of_the_core_where_there_is_none(mocker, missing, marks):
     mocker.patch("tests.requirements.missing", {"bubblewrap": missing}.get)

@@ -174,8 +174,8 @@ async def _serving(
 ) -> AsyncGenerator[Any]:
     from oubliette.config.loader import find_home, load
     from oubliette.config.schema import Config
-    from oubliette.embedded import serving
     from oubliette.runtime.files.home import IN_USE_HINT
+    from oubliette.server.embedded import serving
 
     with contextlib.ExitStack() as stack:
         if temporary:

@@ -170,7 +170,7 @@ def run(arguments: list[str] | None = None) -> NoReturn:
         print_error(usage.refused(error))
         sys.exit(1)
     except (RuntimeError, MemoryError) as error:
-        from oubliette.start_and_stop import no_room
+        from oubliette.runtime.start_and_stop import no_room
 
         refused = no_room(error)
         if refused is None:

@@ -127,14 +127,14 @@ def _serve_alone(place: Path, settings: dict[str, object], *, as_json: bool) -> 
 
     from oubliette.cli.one_arena import use_one_arena
     from oubliette.config.loader import load
-    from oubliette.heap import collect_rarely
+    from oubliette.runtime.heap import collect_rarely
 
     use_one_arena()
     collect_rarely()
 
     config = load(place, overrides=settings).config
 
-    from oubliette.daemon import serve as serve_home
+    from oubliette.server.daemon import serve as serve_home
 
     ready = functools.partial(_announce, place, as_json=as_json)
     asyncio.run(serve_home(place, config, ready=ready))

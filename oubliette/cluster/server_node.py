@@ -22,7 +22,7 @@ from oubliette.node.spec import NodeSpec
 from oubliette.runtime.files.home import prepare
 from oubliette.runtime.store.postgres.cluster import nodes
 from oubliette.server import running
-from oubliette.startup import STORES
+from oubliette.server.startup import STORES
 
 if TYPE_CHECKING:
     from oubliette.cluster.node_context import NodeContext

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.project.supervisor import TakeOverProjects
 from oubliette.kit.remote import checked_node, connect
+from oubliette.runtime.start_and_stop import stopping
 from oubliette.runtime.store.opening import driver_missing
-from oubliette.start_and_stop import stopping
 from oubliette.tools.forwarded_calls import ForwardedCallsActor
 from oubliette.tools.home_nodes import CALLS
 

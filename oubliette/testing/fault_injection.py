@@ -102,10 +102,10 @@ def seam() -> None:
 
 def encode_messages() -> None:
     """Make every message arrive as it would on another machine: encoded and decoded."""
-    import oubliette.startup
+    import oubliette.server.startup
 
     encoding = functools.partial(System, roundtrip_messages=True)
-    oubliette.startup.System = cast("Any", encoding)
+    oubliette.server.startup.System = cast("Any", encoding)
 
 
 def _arm() -> None:

@@ -36,7 +36,7 @@ PRELOADED: Final = (
     "oubliette.cli.stop_signals",
     "oubliette.cli.terminal.logging_config",
     "oubliette.config.loader",
-    "oubliette.daemon",
+    "oubliette.server.daemon",
     "oubliette.testing.fault_injection",
     "tomllib",
     "uvicorn.lifespan.off",

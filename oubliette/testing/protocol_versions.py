@@ -50,8 +50,8 @@ def become(environment: Mapping[str, str]) -> None:
     named = environment.get(VARIABLE)
     if named is None:
         return
-    import oubliette.startup
+    import oubliette.server.startup
 
     low, high, path = named.split(" ", 2)
     wire.PROTOCOL_MIN, wire.PROTOCOL_MAX = int(low), int(high)
-    oubliette.startup.zipapp_path = lambda: Path(path)
+    oubliette.server.startup.zipapp_path = lambda: Path(path)

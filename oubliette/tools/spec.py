@@ -58,6 +58,14 @@ class CallContext(CallerIdentity, frozen=True, kw_only=True):
     dropped."""
 
 
+OPERATOR: Final = CallContext(
+    principal="operator",
+    token_id="control.sock",  # noqa: S106 - not a secret; what the audit log shows
+    scope=Scope(level="admin"),
+    transport="control",
+)
+"""Context of calls through `control.sock`: the home's owner, with all rights and no sessions."""
+
 P = TypeVar("P", bound=msgspec.Struct)
 Handler = Callable[[Any, CallContext, Any], Awaitable[msgspec.Struct]]
 """Handler with ToolServices (which are above this module), context and parameters."""

@@ -7,7 +7,7 @@ import logging
 import pytest
 import structlog
 
-from oubliette import embedded
+from oubliette.server import embedded
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "python-actors.md"
-FRONT = ("oubliette/tools", "oubliette/mcp_front", "oubliette/control_socket.py")
+FRONT = ("oubliette/tools", "oubliette/mcp_front", "oubliette/server/control_socket.py")
 """What serves clients and the agents' own tools."""
 STORE = {"Transact", "GetStoreState"}
 """Writes of records, and the state of the store: to no actor of the domain."""

@@ -1,4 +1,4 @@
-"""Client of a running server's `<home>/control.sock`; see `oubliette.control_socket`."""
+"""Client of a running server's `<home>/control.sock`; see `oubliette.server.control_socket`."""
 
 from __future__ import annotations
 

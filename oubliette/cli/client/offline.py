@@ -12,7 +12,6 @@ from oubliette import ids
 from oubliette.api.errors import from_wire
 from oubliette.clock import SystemClock
 from oubliette.config.loader import load
-from oubliette.control_socket import OPERATOR
 from oubliette.errors import ConfigError, NotFound, Unavailable
 from oubliette.runtime.audit_log import AuditLog
 from oubliette.runtime.files import home as homes
@@ -24,6 +23,7 @@ from oubliette.runtime.store.operations import DeleteContainer, PutMeta, RevokeT
 from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.registry import call
 from oubliette.tools.services import ToolServices
+from oubliette.tools.spec import OPERATOR
 
 if TYPE_CHECKING:
     from pathlib import Path

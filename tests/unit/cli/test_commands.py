@@ -16,12 +16,12 @@ import pytest
 
 from oubliette import ids
 from oubliette.cli.client import tools
-from oubliette.control_socket import listening
 from oubliette.records import Project, Session
 from oubliette.runtime.audit_log import AuditEntry, AuditLog
 from oubliette.runtime.files.home import HomeLock
 from oubliette.runtime.store import Database, Writer
 from oubliette.runtime.store.operations import PutProject, PutSession
+from oubliette.server.control_socket import listening
 from tests.unit.cli.command_line import Run
 from tests.unit.cli.exit_codes import exit_codes
 

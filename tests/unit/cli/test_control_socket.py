@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from oubliette import control_socket
 from oubliette.cli.client.control import ControlClient
-from oubliette.control_socket import ControlSocket
 from oubliette.errors import NotFound, Unavailable
 from oubliette.json_values import MAX_VALUES
+from oubliette.server import control_socket
+from oubliette.server.control_socket import ControlSocket
 from tests.unit.tools import toolkit
 from tests.unit.tools.toolkit import Bench
 
@@ -165,7 +165,9 @@ async def test_another_user_is_told_by_the_system(monkeypatch: pytest.MonkeyPatc
         assert control_socket._is_owner(writer)
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
         assert control_socket._is_owner(writer), "root may read the database anyway"
-        monkeypatch.setattr("oubliette.control_socket.struct.unpack", lambda *_: (1, 4321, 4321))
+        monkeypatch.setattr(
+            "oubliette.server.control_socket.struct.unpack", lambda *_: (1, 4321, 4321)
+        )
         assert not control_socket._is_owner(writer)
     finally:
         ours.close()

@@ -31,12 +31,12 @@ from oubliette.config.schema import (
     ServerConfig,
     SnapshotsConfig,
 )
-from oubliette.control_socket import listening
 from oubliette.errors import ConfigError
 from oubliette.runtime.containers.process import own_network, unsandboxed
 from oubliette.runtime.containers.process.sandbox_probe import Probe
 from oubliette.runtime.files.home import HomeLock
 from oubliette.runtime.store import Database
+from oubliette.server.control_socket import listening
 
 pytestmark = pytest.mark.sandboxless
 

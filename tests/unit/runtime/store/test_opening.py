@@ -31,5 +31,5 @@ def test_a_url_without_the_driver_is_an_error_with_the_remedy(tmp_path, monkeypa
 
 
 def test_a_server_with_a_file_does_not_load_the_driver():
-    program = "import sys, oubliette.startup; sys.exit('psycopg' in sys.modules)"
+    program = "import sys, oubliette.server.startup; sys.exit('psycopg' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

@@ -1,6 +1,6 @@
 """Server, a running server for embedding programs and for the daemon.
 
-`running` builds it in the stages of `oubliette.startup`.
+`running` builds it in the stages of `oubliette.server.startup`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import structlog
 from oubliette.actors.root import ROOT, CriticalActorMonitor
 from oubliette.config.schema import Config
 from oubliette.runtime import child_exits
-from oubliette.startup import STORES, Startup
+from oubliette.server.startup import STORES, Startup
 from oubliette.tools.registry import prepare_schemas
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ log = structlog.get_logger("oubliette.server")
 
 
 class Server:
-    """A running server, for tests and embedding programs; `oubliette.daemon` runs one."""
+    """A running server, for tests and embedding programs; `oubliette.server.daemon` runs one."""
 
     def __init__(self, parts: Startup) -> None:
         self._parts = parts

@@ -25,9 +25,8 @@ from oubliette.json_values import check_values, is_fit, parse
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.files.home import CONTROL_SOCKET, HomeLock
 from oubliette.runtime.files.removal_watch import RemovalWatch
-from oubliette.tools.auth.scopes import Scope
 from oubliette.tools.registry import call
-from oubliette.tools.spec import CallContext
+from oubliette.tools.spec import OPERATOR
 from oubliette.tools.tool_result import failure
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oubliette.tools.services import ToolServices
+    from oubliette.tools.spec import CallContext
 
 MAX_LINE: Final = 8 * 1024 * 1024  # bytes
 MAX_LINKS: Final = 32
@@ -45,14 +45,6 @@ LOCK_SECONDS: Final = 10.0
 """Time for a command that looks whether a server runs, or for one that ends, to release a lock."""
 IDLE_SECONDS: Final = 900.0
 """Seconds after which a silent link is closed; longer than any wait of a tool."""
-OPERATOR: Final = CallContext(
-    principal="operator",
-    token_id="control.sock",  # noqa: S106 - not a secret; what the audit log shows
-    scope=Scope(level="admin"),
-    transport="control",
-)
-"""Context of calls through the socket: the home's owner, with all rights and no sessions."""
-
 _log = structlog.get_logger("oubliette.control_socket")
 
 

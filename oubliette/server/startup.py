@@ -25,7 +25,6 @@ from oubliette.actors.session_registry import SessionRegistry, SessionTable
 from oubliette.actors.snapshot_requests import SNAPSHOTS, ForgetSessionFiles
 from oubliette.actors.store.actor import StoreActor
 from oubliette.clock import SystemClock
-from oubliette.control_socket import ControlSocket, listening, locked
 from oubliette.kit import ChildSpec, Supervisor, System
 from oubliette.mcp_front.actor import FrontActor, GetUrl
 from oubliette.mcp_front.opening import front_of
@@ -43,10 +42,11 @@ from oubliette.runtime.files.home import DATABASE, close, prepare
 from oubliette.runtime.files.instance import held
 from oubliette.runtime.files.leftovers import Clearance
 from oubliette.runtime.files.project_dirs import Folders
+from oubliette.runtime.start_and_stop import STAGE_SECONDS, starting, stopping
 from oubliette.runtime.store.opening import open_database
 from oubliette.runtime.store.reader import Reader
 from oubliette.runtime.zipapp import zipapp_path
-from oubliette.start_and_stop import STAGE_SECONDS, starting, stopping
+from oubliette.server.control_socket import ControlSocket, listening, locked
 from oubliette.tools.agent_endpoint import AgentToolEndpoint
 from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.auth.rate_limits import RateLimits

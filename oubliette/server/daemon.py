@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from oubliette import heap
 from oubliette.errors import OublietteError
+from oubliette.runtime import heap
 from oubliette.server import running
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from oubliette.errors import ConfigError, DeadlineExceeded
-from oubliette.start_and_stop import starting, stopping
+from oubliette.runtime.start_and_stop import starting, stopping
 
 pytestmark = pytest.mark.anyio
 

@@ -153,7 +153,7 @@ def number_of_garbled(data: bytes) -> int | None:
         parts = msgspec.msgpack.decode(data, type=list[object])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    if len(parts) < 2 or parts[0] not in _REQUESTS:
-        return None
+    if len(parts) < 2 or not isinstance(parts[0], str) or parts[0] not in _REQUESTS:
+        return None  # what is no text may not even be hashable
     number = parts[1]
     return number if type(number) is int and number > 0 else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -156,6 +157,11 @@ async def test_a_garbled_request_is_refused_to_its_asker(pair: Pair) -> None:
         kinds.message_kind("os.system")
     garbled = frames.encode(unknown)[:-1] + b"\xa3abc"
     assert frames.number_of_garbled(garbled) == 7
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 1.5, b"m", {"m": 1}, True, "x", ""])
+def test_what_is_no_request_has_no_number_whatever_stands_in_its_place(kind: object) -> None:
+    assert frames.number_of_garbled(msgspec.msgpack.encode([kind, 7])) is None
 
 
 @settings(max_examples=selection.examples(60), deadline=None)

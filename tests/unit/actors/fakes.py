@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from oubliette.kit import Message, Ref
     from oubliette.runtime.containers.base import ContainerSpec, Dial
 
+READERS = 2
+SECONDS = 20.0
+"""For one test, which takes milliseconds."""
 CAPABILITIES = Capabilities(
     survives_server=True,
     sockets_cross=True,
@@ -358,20 +362,27 @@ class World:
             await self.clock.elapse(pause)
             for _ in range(10):
                 await asyncio.to_thread(lambda: None)
+                await self._read_all()
                 await self.clock.elapse(0.0)
+
+    async def _read_all(self) -> None:
+        """Wait for the reads that are under way: on a busy machine they outlast many rounds."""
+        met = threading.Barrier(READERS)  # a thread comes to it with what it was given before
+        threads = self.reader._threads
+        await asyncio.gather(*(threads.run(lambda: met.wait(SECONDS)) for _ in range(READERS)))
 
 
 @contextlib.asynccontextmanager
 async def world(home: Path) -> AsyncIterator[World]:
     clock, database = VirtualClock(), Database()
-    reader = Reader(database, threads=2)
+    reader = Reader(database, threads=READERS)
     made: World | None = None
     try:
         async with System("test", clock, roundtrip_messages=True, watchdog=None) as system:
             store = system.spawn(StoreActor, database, name="store")
             made = World(system, clock, store, reader, home)
             try:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(SECONDS):
                     yield made
             finally:
                 ending = asyncio.ensure_future(system.stop())

@@ -104,7 +104,7 @@ async def test_the_end_of_a_turn_is_stored_by_the_next_server(server, point) -> 
             session_id=work.session_id,
             message='exec echo 2 > two; rm one\ncall tester_approve {"what": "all"}',
         )
-        await until(lambda: "two" in work.files())
+        await until((work.folder / "two").exists)
         await until(lambda: "2-start" in work.names())
         await server.arm(f"{point}=kill@1")
         caller.may.set()

@@ -80,10 +80,11 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         return
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(*head, box=None, header_style="bold", pad_edge=False)
     for line in lines:
-        table.add_row(*(cell.replace("[", r"\[") for cell in line))
+        table.add_row(*map(Text, line))  # agents choose some of it: no markup
     Console().print(table)
 
 

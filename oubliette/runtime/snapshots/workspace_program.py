@@ -185,7 +185,7 @@ def _commit(
 
 def _restore(job: dict[str, Any], deadline: float) -> dict[str, Any]:
     listings = {
-        part: _git(job, "ls-tree", "-r", "-z", "--full-tree", job["commits"][part])
+        part: _git(job, "ls-tree", "-r", "-l", "-z", "--full-tree", job["commits"][part])
         for part in PARTS
         if job["commits"].get(part)
     }

@@ -56,6 +56,19 @@ async def test_nothing_that_a_repository_plants_is_run(shadow: Shadow, tmp_path:
     assert not marker.exists()
 
 
+@pytest.mark.parametrize("size", [1 << 42, 1 << 20, 4], ids=["sparse", "large", "same"])
+async def test_what_took_the_place_of_a_small_file_is_not_read_whole(
+    shadow: Shadow, size: int
+) -> None:
+    (shadow.workspace / "small").write_bytes(b"text")
+    before = shadow.tree()
+    await shadow.turn(1)
+    os.truncate(shadow.workspace / "small", 0)
+    os.truncate(shadow.workspace / "small", size)
+    await shadow.restore(1)
+    assert shadow.tree() == before
+
+
 async def test_nested_repositories_are_files_and_no_links_to_commits(shadow: Shadow) -> None:
     nested = shadow.workspace / "nested"
     nested.mkdir()

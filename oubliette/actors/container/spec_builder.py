@@ -97,14 +97,15 @@ class ContainerSpecBuilder:
         config, name = context.config, context.runtime.name
         network = options.network_of(config, name, kind, project)
         needed = self._loopback_ports() if network in {"auto", "own"} else LoopbackPorts()
-        if needed.beyond and network == "auto":
-            network = "host"
-            if container_id:
-                log.warning(
-                    "sandbox has the network of the host",
-                    container=container_id,
-                    why=f"agents need {', '.join(needed.beyond)}, which its own cannot reach",
-                )
+        if network == "auto" and context.loopback_ports.beyond:
+            network = "host"  # the server's owner wants it; a project does not decide that
+        if needed.beyond and container_id:
+            log.warning(
+                "agents need an address that a network of their own cannot reach",
+                container=container_id,
+                addresses=", ".join(needed.beyond),
+                network=network,
+            )
         return ContainerSpec(
             id=container_id,
             labels={},

@@ -100,8 +100,10 @@ def host_and_path(url: str) -> tuple[str, str, str]:
 
 
 def without_password(url: str) -> str:
-    """Return a URL that may be shown: without what stands before an @ and may be a password."""
-    return re.sub(r"(?s)(?<=://)(?:[^/@\s]*|[^/@:\s]*:.*)@", "", url)
+    """Return text that may be shown: URLs without what stands before an @ and may be a password."""
+    # After the last @ nothing can match, and each :// there would be searched to the text's end.
+    head, at, tail = url.rpartition("@")
+    return re.sub(r"(?s)(?<=://)(?:[^/@\s]*|[^/@:\s]*:.*)@", "", head + at) + tail
 
 
 def check_branch(name: str, field: str = "repository.branch") -> str:

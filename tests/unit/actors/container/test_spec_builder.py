@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
     [
         ("auto", "http://localhost:7000/mcp", "auto", (7000, 11434)),
         ("own", "http://localhost:7000/mcp", "own", (7000, 11434)),
-        ("auto", "http://127.0.1.1:7000/mcp", "host", (11434,)),
+        ("auto", "http://127.0.1.1:7000/mcp", "auto", (11434,)),
         ("host", "http://localhost:7000/mcp", "host", ()),
     ],
 )
@@ -42,3 +42,16 @@ async def test_a_sandbox_reaches_the_ports_that_its_agents_need(
     other = dataclasses.replace(context, loopback_ports=LoopbackPorts((11435,)))
     renewed = ContainerSpecBuilder(other, project, ContainerKey("base")).digest()
     assert (renewed == builder.digest()) == (network == "host")
+
+
+@pytest.mark.parametrize(("network", "given"), [("auto", "host"), ("own", "own")])
+async def test_only_the_configuration_of_the_server_opens_the_network_of_the_host(
+    world: World, network: str, given: str
+) -> None:
+    context = dataclasses.replace(
+        world.context,
+        config=Config(process=ProcessConfig(network=network)),
+        loopback_ports=LoopbackPorts((11434,), ("127.0.1.1:9000",)),
+    )
+    builder = ContainerSpecBuilder(context, await world.project(), ContainerKey("base"))
+    assert builder.spec("ctr_1").network == given

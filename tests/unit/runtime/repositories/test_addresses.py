@@ -14,6 +14,7 @@ from oubliette.runtime.repositories.addresses import (
     check_folder,
     check_url,
     host_and_path,
+    without_password,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +72,30 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(InvalidParameter, match=r"repositories\.credentials") as refused:
         check_url(url, ALL)
     assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://host/x", "https://host/x"),
+        ("https://me:a/b@host/x", "https://host/x"),
+        (
+            "fatal: 'https://me@host/x' and ssh://git@other/y",
+            "fatal: 'https://host/x' and ssh://other/y",
+        ),
+        ("https://me:one\ntwo@host and http://next", "https://host and http://next"),
+        ("mail me@host about https://host/x", "mail me@host about https://host/x"),
+    ],
+)
+def test_text_is_shown_without_the_passwords_of_its_urls(text: str, shown: str) -> None:
+    assert without_password(text) == shown
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("piece", ["://a:", "://a:@", "://", "@://a:", "a://b:c "])
+def test_passwords_are_looked_for_in_one_pass_however_hostile_the_text_is(piece: str) -> None:
+    text = piece * 200_000  # hours, if each :// were searched to the end
+    assert len(without_password(text)) <= len(text)
 
 
 def test_a_protocol_has_to_be_allowed() -> None:

@@ -11,12 +11,13 @@ from msgspec import Meta
 from oubliette.actors.caller.messages import GetCaller
 from oubliette.actors.messages import SharedTree
 from oubliette.config.agent_config import Autonomy
-from oubliette.errors import InvalidParameter
+from oubliette.errors import InvalidParameter, Unauthenticated
 from oubliette.records import Limits
 from oubliette.runtime.repositories.workspace_clone import branch_of
 from oubliette.tool_params import field_types, session_tools
 from oubliette.tool_params.field_types import Params
 from oubliette.tool_params.tree_params import SharedTreeParam
+from oubliette.tools.auth.api_keys import REFUSED
 from oubliette.tools.auth.scopes import minted_scope
 from oubliette.tools.caller_tools import ToolDefinition, normalised
 from oubliette.tools.spec import CALLERS
@@ -256,9 +257,12 @@ async def session_key(
     """Mint the key of `api_key_scope`, or pass on `api_key`; revoke a minted, unused one.
 
     Raises:
+        Unauthenticated: the creator's key has ended; a call that starts many agents outlives it.
         Forbidden: it is wider than the creator's own scope.
         InvalidParameter: the parameters contradict each other.
     """
+    if services.keys.has_ended(context.token_id):
+        raise Unauthenticated(REFUSED)
     if params.api_key_scope is None:
         for field in ("api_key_project", "api_key_ttl_seconds"):
             if getattr(params, field) is not None:

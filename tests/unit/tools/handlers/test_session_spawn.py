@@ -10,6 +10,7 @@ from oubliette.actors.caller.messages import OpenListener
 from oubliette.actors.messages import SharedTree
 from oubliette.errors import Unauthenticated
 from oubliette.records import CallerTool, Limits
+from oubliette.tools.registry import call
 
 if TYPE_CHECKING:
     from oubliette.actors.messages import SpawnSession
@@ -235,3 +236,27 @@ async def test_the_same_request_claims_the_same_digest_in_any_words(bench: Bench
     assert other.idempotency is not None
     assert other.idempotency.digest != first.idempotency.digest
     assert (await spawn(bench)).idempotency is None
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+@pytest.mark.parametrize(
+    ("tool", "given"),
+    [
+        ("session_spawn", {"prompt": "p"}),
+        ("session_spawn", {"prompt": "p", "api_key_scope": "write"}),
+        ("session_map", {"messages": ["a", "b"]}),
+    ],
+)
+async def test_a_key_that_has_ended_since_its_call_began_starts_no_agent(
+    bench: Bench, tool: str, given: dict[str, Any], end: str
+) -> None:
+    """Such a call may last for hours: each of its sessions is started when there is room."""
+    project = await bench.project()
+    _, context = await bench.key("write", expires_in=-1.0 if end == "expired" else None)
+    if end == "revoked":
+        await bench.keys.revoke(context.token_id)
+    arguments = {"project_id": project.id, **given}
+    result = await call(bench.services, context, tool, arguments)
+    assert "invalid or expired API key" in result.text
+    assert bench.spawns == []
+    assert [each.principal for each in bench.keys.listing()] == [context.principal]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -169,7 +170,8 @@ class ContainerActor(Actor):
         except OublietteError as error:
             self._adopt_later(error)
             return
-        adoption = choose(examined, holders, self._spec_builder.is_current)
+        current = self._spec_builder.is_current  # which reads the settings of all workspaces
+        adoption = await asyncio.to_thread(choose, examined, holders, current)
         for record in adoption.forgotten:
             await self._removal.forget(record)
         for record in adoption.removed:
@@ -560,10 +562,11 @@ class ContainerActor(Actor):
         self.pipe_to_self(storing, lambda _: Answered(), lambda _: Answered())
 
     @handles(UseProject)
-    def _use_project(self, message: UseProject) -> None:
+    async def _use_project(self, message: UseProject) -> None:
         self._project = self._spec_builder.project = message.project
-        if self._record is not None:
-            self._outdated = not self._spec_builder.is_current(self._record)
+        if (record := self._record) is not None:
+            current = await asyncio.to_thread(self._spec_builder.is_current, record)
+            self._outdated = not current
             self._consider_idle()
 
     @handles(ReadLogs)

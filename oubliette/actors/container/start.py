@@ -17,6 +17,7 @@ from oubliette.actors.store.outages import once_back
 from oubliette.errors import ContainerLost
 from oubliette.failpoints import failpoint
 from oubliette.records import Container
+from oubliette.runtime.containers.base import LABEL_SPEC
 from oubliette.runtime.store.operations import PutContainer
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class ContainerStarter:
             runtime=context.runtime.name,
             state="creating",
             created_at=context.clock.time(),
-            spec_hash=builder.digest(),
+            spec_hash=spec.labels[LABEL_SPEC],
             host_key=key,
             folder=str(spec.runtime_dir),
         )

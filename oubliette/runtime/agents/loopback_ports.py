@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 _USUAL: Final = {"http": "80", "ws": "80", "https": "443", "wss": "443"}
 _REFERENCE: Final = re.compile(r'"(?:[^"=:]*=)?((?:env|file):[^"]+)"')
 _ADDRESS: Final = re.compile(
-    r"(?:([a-z]+)://(?:[^\s/@\"']*@)?|(?<![\w.-]))(\[::1\]|[a-z0-9][a-z0-9.-]*)(?::(\d{1,5}))?"
+    r"(?:(?<![a-z])([a-z]+)://(?:[^\s/@\"']*@)?|(?<![\w.-]))"
+    r"(\[::1\]|[a-z0-9][a-z0-9.-]*)(?::(\d{1,5}))?"
 )
+"""Its time grows with the text alone: tenants write some of the texts, and it stops all threads."""
 _HOSTS: Final = Path("/etc/hosts")
 _HERE: Final = frozenset(("localhost", "0.0.0.0", "127.0.0.1", "[::1]"))  # noqa: S104
 
@@ -54,7 +56,7 @@ def named(texts: Iterable[str]) -> LoopbackPorts:
     hosts = _hosts(_HOSTS.stat().st_mtime_ns if _HOSTS.exists() else 0)
     ports: set[int] = set()
     beyond: set[str] = set()
-    for text in texts:
+    for text in set(texts):  # most workspaces have the settings of their project
         for scheme, host, port in _ADDRESS.findall(text.lower()):
             number = int(port or _USUAL.get(scheme, "0"))
             address = str(hosts.get(host, host))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,24 @@ from oubliette.runtime.agents import loopback_ports
 )
 def test_addresses_of_the_loopback_interface_are_found(text: str, ports: tuple[int, ...]) -> None:
     assert loopback_ports.named([text]) == loopback_ports.LoopbackPorts(ports)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "_" + "a" * 20_000,
+        "a_" * 10_000,
+        "x://" + "!" * 20_000,
+        "x://" * 5_000,
+        "x://a@" * 4_000,
+        "x://" + "a:" * 10_000,
+        "[::1" * 5_000,
+    ],
+)
+def test_no_text_takes_longer_to_search_than_its_length(text: str) -> None:
+    began = time.thread_time()
+    loopback_ports.named([text + " http://localhost:1", text])
+    assert time.thread_time() - began < 1  # a hundredth of it is enough
 
 
 def test_another_address_of_it_cannot_be_passed_on() -> None:

@@ -13,21 +13,24 @@ async def read_body(receive: Receive, read: list[Message], most: int) -> bytes |
 
     Args:
         receive: Of the request.
-        read: Is appended what was received.
+        read: Is appended what was received: the body as one piece, however small a client cuts it.
         most: Bytes after which nothing more is read.
     """
-    body = b""
-    while True:
+    body = bytearray()
+    more = True
+    while more and len(body) <= most:
         message = await receive()
-        read.append(message)
         if message["type"] != "http.request":
+            read += (_piece(body, more=True), message)
             return None
-        piece = message.get("body", b"")
-        body = body + piece if body else piece
-        if len(body) > most:
-            return None
-        if not message.get("more_body"):
-            return body
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    read.append(_piece(body, more=more))
+    return None if len(body) > most else read[-1]["body"]
+
+
+def _piece(body: bytearray, *, more: bool) -> Message:
+    return {"type": "http.request", "body": bytes(body), "more_body": more}
 
 
 def is_cut(read: list[Message]) -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MAX_HEAD: Final = 64 * 1024  # bytes of the head of an answer
 PIECE: Final = 64 * 1024  # bytes
 ANSWER_SECONDS: Final = 120.0  # from the last piece of a request to the head of its answer
+PORTION: Final = 4  # parts of an answer that are handled before others have their turn
 CONSENT_SECONDS: Final = 30.0  # for a program to switch to another protocol
 SWITCHING: Final = 101
 _BODYLESS: Final = frozenset({204, 304})
@@ -60,6 +61,7 @@ class PortExchange:
         self._send = send
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self._begun = False
+        self._parts = 0
         self._wait: asyncio.Timeout | None = None
         """For the beginning of the answer, after the last piece that the program took."""
 
@@ -167,7 +169,10 @@ class PortExchange:
             pass
 
     async def _event(self) -> Any:
-        """Return the next part of the answer."""
+        """Return the next part of the answer, of which a block may have thousands."""
+        self._parts += 1
+        if self._parts % PORTION == 0:
+            await asyncio.sleep(0)
         while True:
             try:
                 event = self._http.next_event()

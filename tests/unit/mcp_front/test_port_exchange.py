@@ -67,3 +67,44 @@ async def test_an_answer_that_has_begun_may_take_its_time(monkeypatch: pytest.Mo
     async with asyncio.timeout(10):
         await ask(program, [b""], sent)
     assert b"".join(each.get("body", b"") for each in sent) == b"half"
+
+
+PARTS = 2000
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HEAD + b"1\r\na\r\n" * PARTS + b"0\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" * PARTS + HEAD + b"0\r\n\r\n",
+    ],
+    ids=["chunks of one byte", "answers before the answer"],
+)
+async def test_an_answer_of_many_small_parts_lets_others_have_their_turns(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, sent = Program(), []
+    in_turn, most = 0, 0
+    pass_on = PortExchange._pass_on
+
+    async def counted(self: PortExchange, event: Any) -> bool:
+        nonlocal in_turn, most
+        in_turn += 1
+        most = max(most, in_turn)
+        return await pass_on(self, event)
+
+    async def others() -> None:
+        nonlocal in_turn
+        while True:
+            await asyncio.sleep(0)
+            in_turn = 0
+
+    monkeypatch.setattr(PortExchange, "_pass_on", counted)
+    program.reader.feed_data(answer)
+    turns = asyncio.create_task(others())
+    async with asyncio.timeout(30):
+        await ask(program, [b""], sent)
+    turns.cancel()
+    assert sent[-1]["more_body"] is False
+    assert most <= 16

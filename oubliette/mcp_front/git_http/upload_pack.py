@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import OublietteError, RuntimeFailure, Unavailable
 from oubliette.mcp_front.git_http.git_request import GitRefused
-from oubliette.runtime.snapshots.git_program import GitProgram, streaming
+from oubliette.runtime.snapshots.git_program import GitProgram, last_of, streaming
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -90,7 +90,7 @@ async def upload_pack(
             assert process.stderr is not None
             answered = asyncio.Event()
             fed = tasks.create_task(_feed(process.stdin, request, receive, answered))
-            errors = tasks.create_task(_tail(process.stderr))
+            errors = tasks.create_task(last_of(process.stderr, _SHOWN))
             await _pass_on(process, request, send, errors, answered)
             fed.cancel()
     except ExceptionGroup as group:
@@ -175,11 +175,3 @@ async def _body(request: GitRequest, receive: Receive) -> AsyncIterator[bytes]:
                 yield block
     if opened is not None and not opened.eof:
         raise GitRefused(400, "the compressed body ends too early")
-
-
-async def _tail(stderr: asyncio.StreamReader) -> bytes:
-    """Read the program's errors to their end; return the last of them."""
-    kept = b""
-    while data := await stderr.read(_BLOCK):
-        kept = (kept + data)[-_SHOWN:]
-    return kept

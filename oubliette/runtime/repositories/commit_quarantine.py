@@ -19,7 +19,7 @@ from oubliette.failpoints import failpoint
 from oubliette.runtime.repositories.git_errors import RepositoryTooLarge
 from oubliette.runtime.repositories.project_repository import SECONDS
 from oubliette.runtime.repositories.workspace_clone import NEW
-from oubliette.runtime.snapshots.git_program import make_repository, streaming
+from oubliette.runtime.snapshots.git_program import last_of, make_repository, streaming
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +32,6 @@ AGENT: Final = "refs/oubliette/agent"
 _HEAD: Final = "refs/heads/agent"
 _BASE: Final = "refs/heads/base"
 _BLOCK: Final = 1 << 16
-_SAID: Final = 500
-"""Bytes of an error of git that are read."""
 _CHECKS: Final = (
     *("-c", "fetch.fsckObjects=true", "-c", "transfer.fsckObjects=true"),
     *("-c", "fetch.unpackLimit=1", "-c", "core.bigFileThreshold=8m"),
@@ -119,11 +117,11 @@ class CommitQuarantine:
                 theirs.close()
                 assert process.stderr is not None
                 errors, _ = await asyncio.gather(
-                    process.stderr.read(), _carried(ours, channel, most)
+                    last_of(process.stderr), _carried(ours, channel, most)
                 )
                 code = await process.wait()
         if code != 0:
-            raise _refused(errors[-_SAID:].decode(errors="replace").strip())
+            raise _refused(errors.decode(errors="replace").strip())
 
     async def keep(self, workspace_id: str) -> str:
         """Give the project's repository what has come, under a ref; return its commit.

@@ -130,6 +130,14 @@ async def _followed(
         await asyncio.wait((output,))
 
 
+async def last_of(stream: asyncio.StreamReader, most: int = _SHOWN) -> bytes:
+    """Read a stream to its end, however long it is; return its last bytes."""
+    kept = b""
+    while data := await stream.read(_BLOCK):
+        kept = (kept + data)[-most:]
+    return kept
+
+
 async def _nothing() -> bytes:
     return b""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -243,3 +245,32 @@ async def test_a_shallow_clone_gives_its_commits(made) -> None:  # noqa: F811
     commit(work.folder, {"a": "1\n"}, "First")
     await work.turn({})
     assert (await agent_merge(site, work)).commits == 1
+
+
+TALKATIVE = """
+import sys
+out, packet = sys.stdout.buffer, lambda data: b"%04x" % (len(data) + 4) + data
+out.write(packet(b"1" * 40 + b" HEAD\\0side-band-64k ofs-delta\\n") + b"0000")
+out.flush()
+asked = b""
+while b"done" not in asked:
+    asked += sys.stdin.buffer.readline()
+out.write(packet(b"NAK\\n"))
+for _ in range(500):
+    out.write(packet(b"\\x02" + b"x" * 60000 + b"\\n"))
+out.write(packet(b"\\x03 the last words"))
+"""
+"""An upload-pack that says 30 MB to people, which no commit needs."""
+
+
+async def test_what_upload_pack_says_to_people_takes_no_memory(made) -> None:  # noqa: F811
+    site = await made()
+    work = await site.work("one")
+    tracemalloc.start()
+    try:
+        with pytest.raises(RuntimeFailure, match="the last words"):
+            await fetched(site, work, sys.executable, "-c", TALKATIVE)
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000
+    finally:
+        tracemalloc.stop()
+    assert left(site) == set()

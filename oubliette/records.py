@@ -239,6 +239,9 @@ class Session(Record, frozen=True):
     agent_session_id: str | None = None
     minted_token_id: str | None = None
     given_key: bool = False
+    """Whether its agent was given a key: one that was minted, or one of its owner's own."""
+    given_token_id: str | None = None
+    """Token of that key of its owner's own; None: it was minted, or is none of this server."""
     agent_ready: bool = True
     """Whether the agent was ready."""
     forked_from: str | None = None

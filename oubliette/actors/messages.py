@@ -269,6 +269,7 @@ class SpawnSession(Message, Reply[SpawnResult]):
     api_key: str | None = None
     """A key for the agent's environment, given or minted by the caller of this message."""
     minted_token_id: str | None = None
+    given_token_id: str | None = None
     parent_session_id: str | None = None
     call_id: str | None = None
     """`{parent}/{call}` of the agent's call that waits for the turn; makes it idempotent."""

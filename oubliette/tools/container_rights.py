@@ -50,10 +50,11 @@ async def check_container(
 
 
 async def _reaches_further(services: ToolServices, session: Session, context: CallContext) -> bool:
-    if session.minted_token_id is None:
-        # The agent was given a key of its owner's own, whose scope is not recorded.
+    token_id = session.minted_token_id or session.given_token_id
+    if token_id is None:
+        # A key that was given is none of this server, or its scope is not recorded.
         return session.given_key and session.principal != context.principal
-    scope = await services.keys.scope_of(session.minted_token_id)
+    scope = await services.keys.scope_of(token_id)
     return scope is not None and not narrower_or_equal(scope, context.scope)
 
 

@@ -229,9 +229,18 @@ async def branch_in(services: ToolServices, project_id: str, workspace_id: str) 
 class SessionKey:
     """Key for the agent's environment, if any."""
 
-    def __init__(self, services: ToolServices, text: str | None, token_id: str | None) -> None:
+    def __init__(
+        self,
+        services: ToolServices,
+        text: str | None,
+        token_id: str | None,
+        given_id: str | None = None,
+    ) -> None:
         self.text = text
         self.token_id = token_id
+        """Of a key that was minted."""
+        self.given_id = given_id
+        """Token of a key of the caller's own."""
         self._services = services
         self._taken = token_id is None
 
@@ -267,7 +276,8 @@ async def session_key(
         for field in ("api_key_project", "api_key_ttl_seconds"):
             if getattr(params, field) is not None:
                 raise InvalidParameter(f"{field}: needs api_key_scope as well", field=field)
-        yield SessionKey(services, params.api_key, None)
+        given_id = None if params.api_key is None else await services.keys.id_of(params.api_key)
+        yield SessionKey(services, params.api_key, None, given_id)
         return
     if params.api_key is not None:
         raise InvalidParameter(

@@ -77,6 +77,7 @@ async def describe(
         source=message.source,
         minted_token_id=message.minted_token_id,
         given_key=message.api_key is not None,
+        given_token_id=message.given_token_id,
         pairing_secret=new_pairing_secret(),
     )
 

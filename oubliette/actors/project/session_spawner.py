@@ -200,6 +200,7 @@ class SessionSpawner:
             caller_tools=tools,
             minted_token_id=message.minted_token_id,
             given_key=message.api_key is not None,
+            given_token_id=message.given_token_id,
         )
         return await self._record(message, session, tree, resumed=True)
 

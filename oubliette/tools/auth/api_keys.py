@@ -168,6 +168,16 @@ class ApiKeys:
         except Unauthenticated:
             return None
 
+    async def id_of(self, key: str) -> str | None:
+        """Return the id of the token of a key, valid or not; None: it is none of this server.
+
+        Raises:
+            StorageUnavailable: it may be of another node, and the store does not answer.
+        """
+        await self.look_up(key)
+        found = self.known(key)
+        return None if found is None else found.id
+
     def has_ended(self, token_id: str) -> bool:
         """Whether a key was revoked or has expired."""
         token = self._tokens.get(token_id)

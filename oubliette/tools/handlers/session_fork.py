@@ -233,6 +233,7 @@ class _Forks:
                 autonomy=params.autonomy,
                 api_key=key.text,
                 minted_token_id=key.token_id,
+                given_token_id=key.given_id,
                 parent_session_id=context.session_id,
                 tree=shared_tree(context, params, None),
                 idempotency=self._claim_of(number),

@@ -167,6 +167,7 @@ async def spawn(
             autonomy=params.autonomy,
             api_key=key.text,
             minted_token_id=key.token_id,
+            given_token_id=key.given_id,
             # A session that an agent starts on this transport counts in the agent's tree.
             parent_session_id=context.session_id if session_id is None else None,
             tree=tree,

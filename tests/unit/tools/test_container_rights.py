@@ -79,9 +79,13 @@ class World:
         )
         self.own = await bench.session(project, principal="mallory", **there)
 
-    async def call(self, way: tuple[str, dict[str, Any]], **key: Any) -> Any:
+    async def call(
+        self, way: tuple[str, dict[str, Any]], api_key: str | None = None, **key: Any
+    ) -> Any:
         tool, given = way
         arguments = copy.deepcopy({"project_id": self.project.id} | given)
+        if api_key is not None:
+            arguments["api_key"] = api_key
         values = {"ada's": self.workspace.id, "own": self.own.id}
         if "session_id" in given:
             del arguments["project_id"]
@@ -172,6 +176,37 @@ async def test_a_key_of_its_owners_own_is_taken_for_the_widest(world: World) -> 
     for scope in (world.narrow, "write"):
         assert REFUSED in (await world.call(WAYS["a command"], scope=scope)).text
     assert not (await world.call(WAYS["a command"], scope="write", principal="alice")).is_error
+
+
+@pytest.mark.parametrize(
+    ("given", "scope", "enters"),
+    [
+        ("admin", "project:{}", False),
+        ("admin", "write", False),
+        ("write", "project:{}", False),
+        ("project:{}", "project:{}", True),
+        ("write", "write", True),
+        ("admin", "admin", True),
+    ],
+)
+async def test_a_key_of_its_owners_own_keeps_out_the_narrower_ones_of_the_same_owner(
+    world: World, given: str, scope: str, enters: bool
+) -> None:
+    await world.open("project:{}")
+    new = await world.bench.keys.create(
+        name="own", scope=scopes.parse(given.format(world.project.id)), principal="alice"
+    )
+    await world.call(WAYS["an agent"], scope="admin", principal="alice", api_key=new.key)
+    begun = world.bench.spawns[-1]
+    held = msgspec.structs.replace(
+        world.held, minted_token_id=None, given_token_id=begun.given_token_id
+    )
+    await world.bench.session(world.project, **msgspec.structs.asdict(held))
+    narrow = {"scope": scope.format(world.project.id), "principal": "alice"}
+    answer = await world.call(WAYS["a command"], **narrow)
+    assert (REFUSED not in answer.text) == enters, answer.text
+    await world.bench.keys.revoke(new.token.id)
+    assert REFUSED not in (await world.call(WAYS["a command"], **narrow)).text
 
 
 async def test_a_project_out_of_reach_is_as_if_it_were_not(world: World) -> None:

@@ -359,6 +359,7 @@ class FakeProject(Actor):
                 caller_tools=message.caller_tools or (),
                 minted_token_id=message.minted_token_id,
                 given_key=message.api_key is not None,
+                given_token_id=message.given_token_id,
             )
         else:
             found = await bench.reader.session(message.session_id)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from oubliette.cli.client.pages import pages
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import (
     Format,
@@ -82,14 +83,7 @@ def list_projects(
     output: Output = Format.text,
 ) -> None:
     """List projects, oldest first."""
-    projects: list[dict[str, Any]] = []
-    cursor: str | None = None
-    while True:
-        page = _call(home, "project_list", {"name_contains": name_contains, "cursor": cursor})
-        projects.extend(page["projects"])
-        cursor = page["next_cursor"]
-        if cursor is None:
-            break
+    projects = pages(home, "project_list", "projects", {"name_contains": name_contains})
     if output is Format.json:
         print_json({"projects": projects})
         return

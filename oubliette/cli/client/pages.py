@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+PAGE: Final = 1000
+"""Entries of a page, the most that a tool gives: without a server each page opens the database."""
 
 
 def pages(
@@ -12,10 +15,11 @@ def pages(
     from oubliette.cli.client.tools import HomeServer
     from oubliette.config.loader import find_home
 
+    server = HomeServer(find_home(home))
     found: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:
-        page = HomeServer(find_home(home)).call(tool, {**arguments, "cursor": cursor}, 60.0)
+        page = server.call(tool, {**arguments, "limit": PAGE, "cursor": cursor}, 60.0)
         found.extend(page[name])
         cursor = page["next_cursor"]
         if cursor is None:

@@ -7,7 +7,6 @@ text conversion, no attribute of a file in the tree.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -32,6 +31,7 @@ from oubliette.runtime.snapshots.snapshot_names import (
     start_of,
 )
 from oubliette.runtime.snapshots.tree_reader import NO_CONTENT
+from oubliette.runtime.snapshots.tree_table import without_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -243,7 +243,7 @@ class SnapshotHistory:
     async def _manifest(self, rest: str) -> dict[str, dict[str, Any]]:
         text = await self._run("cat-file", "blob", f"{rest}:{MANIFEST.decode()}")
         try:
-            return json.loads(text)  # which has names that are no UTF-8
+            return without_content(text)  # which has names that are no UTF-8
         except ValueError as error:
             raise RuntimeFailure(f"the manifest of a snapshot is damaged: {error}") from error
 

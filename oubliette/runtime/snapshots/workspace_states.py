@@ -6,9 +6,8 @@ session and turn was the first to have it.
 
 from __future__ import annotations
 
-import json
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -17,6 +16,7 @@ from oubliette.runtime.snapshots.history_records import StatesAnswer, UnstoredFi
 from oubliette.runtime.snapshots.names import MANIFEST
 from oubliette.runtime.snapshots.snapshot_names import at
 from oubliette.runtime.snapshots.tree_reader import NO_CONTENT
+from oubliette.runtime.snapshots.tree_table import without_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,7 @@ def _unstored(manifest: bytes | None) -> tuple[UnstoredFile, ...]:
     if manifest is None:  # the snapshot itself is gone, another has the same files
         return ()
     try:
-        tree: dict[str, dict[str, Any]] = json.loads(manifest)
+        found = without_content(manifest)
     except ValueError as error:
         raise RuntimeFailure(f"the manifest of a snapshot is damaged: {error}") from error
     empty = set(NO_CONTENT.values())
@@ -133,11 +133,11 @@ def _unstored(manifest: bytes | None) -> tuple[UnstoredFile, ...]:
             size=size,
             sha256=digest,
         )
-        for path, (size, digest, _) in tree["large"].items()
+        for path, (size, digest, _) in found["large"].items()
     )
     others = (
         UnstoredFile(path=os.fsencode(path), reason=why)
-        for path, why in tree["left_out"].items()
+        for path, why in found["left_out"].items()
         if why not in empty
     )
     return (*large, *others)

@@ -63,7 +63,8 @@ class McpLink:
     async def noted(self, response: Any) -> None:
         """Note a server that has forgotten the session; called with each response over HTTP."""
         request = response.request
-        if response.status_code == 404 and "mcp-session-id" in request.headers:
+        # The protocol has 404 for it, many servers have 400. Neither has taken what was sent.
+        if response.status_code in {400, 404} and "mcp-session-id" in request.headers:
             self.lost.set()
             self.forgotten += b'"tools/call"' in request.content
 

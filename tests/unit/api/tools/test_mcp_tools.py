@@ -177,8 +177,10 @@ async def test_a_program_that_ended_between_two_calls_is_started_again(no_leaked
 class Site:
     """A server of tools by HTTP that can go away and come back at its address."""
 
-    def __init__(self, *, handshake: bool) -> None:
-        self._handshake = handshake
+    def __init__(self, kind: str) -> None:
+        self._handshake = kind != "modern"
+        self._unknown = 400 if kind == "handshake, 400" else 404
+        """Status for an MCP session that it does not know: 404 in the protocol, 400 in many SDKs."""
         self.calls = 0
         self._cut = False
         with socket.socket() as free:
@@ -224,12 +226,17 @@ class Site:
         async def again() -> Any:
             return pieces.pop() if pieces else await receive()
 
-        await self._app(scope, again, send)
+        async def sent(answer: Any) -> None:
+            if answer.get("status") == 404:
+                answer["status"] = self._unknown
+            await send(answer)
+
+        await self._app(scope, again, sent)
 
 
-@pytest.fixture(params=["modern", "handshake"])
+@pytest.fixture(params=["modern", "handshake", "handshake, 400"])
 async def site(request):
-    site = Site(handshake=request.param == "handshake")
+    site = Site(request.param)
     await site.start()
     yield site
     await site.stop()

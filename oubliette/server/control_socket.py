@@ -234,7 +234,11 @@ class ControlSocket:
                 async with asyncio.timeout(IDLE_SECONDS):
                     line = await reader.readline()
             except ValueError:
-                writer.write(_line(None, _error(InvalidParameter("the line is too long"))))
+                refused = InvalidParameter(
+                    f"the call is longer than {MAX_LINE} bytes",
+                    hint="make its arguments shorter; oubliette cp copies large files",
+                )
+                writer.write(_line(None, _error(refused)))
                 await writer.drain()
                 return
             if not line.endswith(b"\n"):

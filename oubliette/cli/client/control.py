@@ -93,6 +93,7 @@ class ControlClient:
         except TimeoutError as error:
             raise DeadlineExceeded(f"the server took nothing for {timeout:g} s") from error
         except OSError as error:
+            self._line(CONNECT_SECONDS)  # why the server has closed the link
             raise Unavailable(f"the link to the server broke: {error.strerror}") from error
 
     def _answer(self, timeout: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from oubliette.cli.client.control import ControlClient
-from oubliette.errors import NotFound, Unavailable
+from oubliette.errors import InvalidParameter, NotFound, Unavailable
 from oubliette.json_values import MAX_VALUES
 from oubliette.server import control_socket
 from oubliette.server.control_socket import ControlSocket
@@ -201,11 +201,13 @@ async def test_a_bad_line_is_answered_and_the_link_goes_on(
 
 
 @pytest.mark.usefixtures("opened")
-async def test_a_line_that_never_ends_closes_the_link(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers = await raw(home, b"x" * (9 * 1024 * 1024) + b"\n")
-    assert answers[0]["error"]["message"] == "the line is too long"
+async def test_a_call_that_is_too_long_is_refused_with_the_limit(home: Path) -> None:
+    for length in (9, 33):  # MiB
+        with pytest.raises(InvalidParameter, match="longer than 8388608 bytes") as refused:
+            await client(
+                home, lambda link, n=length: link.call("session_list", {"cursor": "x" * (n << 20)})
+            )
+        assert "oubliette cp" in str(refused.value.hint)
 
 
 async def test_a_stale_socket_is_replaced_and_taken_away_again(bench: Bench, home: Path) -> None:

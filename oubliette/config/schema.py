@@ -377,6 +377,9 @@ class TreesConfig(_Section, frozen=True, kw_only=True):
     """Maximum cost of all agents of one tree together, as they report it, in US dollars."""
     max_wall_seconds: Seconds = 86_400.0
     """Maximum age of a tree, from the start of its root."""
+    max_log_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 4 * 1024**3
+    """Size of the events of all sessions of one tree together, in bytes, above which the turn of a
+    session that goes on writing is interrupted. 0: no limit."""
     max_turn_seconds: Seconds = 21_600.0
     """Time limit of one turn, including all that it waits for. Then the turn is interrupted and
     fails; the session continues."""

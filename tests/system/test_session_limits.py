@@ -22,6 +22,7 @@ SETTINGS = {
     "callers.max_pending_requests": 5,
     "projects.max_workspaces": 5,
     "sessions.max_log_bytes": 2_000_000,
+    "trees.max_log_bytes": 6_000_000,
 }
 
 
@@ -96,6 +97,20 @@ async def test_a_log_that_has_grown_to_its_limit_interrupts_its_turns(site, call
     assert (await agent.event("completion", nth=2))["status"] == "interrupted"
     other = await spawn(site, caller, "say done")
     assert await other.turn() == ["done"]
+
+
+@pytest.mark.whole
+async def test_children_have_a_limit_of_events_together(site, caller):
+    """Each of them writes less than a session may; the one that goes beyond is interrupted."""
+    flood = "\n".join(["exec head -c 200000 /dev/zero | tr '\\0' a"] * 8)
+    child = f"call session_message {json.dumps({'message': flood + chr(10) + 'say all'})}"
+    agent = await spawn(site, caller, "\n".join([child] * 4))
+    await agent.event("completion")
+    children = [site.agent(each) for each in (await agent.get())["child_session_ids"]]
+    ends = [(await each.event("completion"))["status"] for each in children]
+    assert ends == ["completed", "completed", "completed", "interrupted"]
+    told = await children[-1].event("error", limit="trees.max_log_bytes")
+    assert "go on in another tree" in told["message"]
 
 
 # ---------------------------------------------------------------- per project

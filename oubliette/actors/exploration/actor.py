@@ -27,9 +27,11 @@ from oubliette.actors.session.messages import (
     AgentCost,
     IsBlocked,
     LimitNotice,
+    LogGrown,
     RootCaller,
     SessionFinished,
 )
+from oubliette.actors.session.session_end import log_too_large
 from oubliette.actors.store.actor import Transact
 from oubliette.actors.store.outages import once_back
 from oubliette.kit import Actor, ActorError, Message, handles
@@ -70,6 +72,8 @@ class ExplorationActor(Actor):
         self._waiting: frozenset[str] = frozenset()
         self._cost: dict[str, float] = {}
         """Cost in USD of every session of the tree."""
+        self._logs: Counter[str] = Counter()
+        """Bytes of the events of every session that has any."""
         self._began = self._context.clock.time()
         self._tighter: dict[str, float] = {}
         """Seconds after which a session ends, if its project allows less than the tree."""
@@ -87,6 +91,7 @@ class ExplorationActor(Actor):
         sessions, reset_at = await once_back(lambda: self._context.reader.run(self._stored))
         for session in sessions:
             self._cost[session.id] = session.cost_usd
+            self._logs[session.id] = session.log_bytes
             self._began = min(self._began, session.created_at)
             self._roots[session.id] = self._root_of(session.id, session.root_session_id)
             self._note_time(session.id, session.limits)
@@ -299,6 +304,15 @@ class ExplorationActor(Actor):
         self._cost[message.session_id] = message.cost_usd
         limit = resolve_limits(self._limits, self._context).max_cost_usd
         self._warn("max_cost_usd", sum(self._cost.values()), limit)
+
+    @handles(LogGrown)
+    def _log_grown(self, message: LogGrown) -> None:
+        """Interrupt the session that writes on above the limit, and no other one of the tree."""
+        self._logs[message.session_id] = message.log_bytes
+        limit, size = self._context.config.trees.max_log_bytes, self._logs.total()
+        session = self._context.session_registry.session(message.session_id)
+        if limit and size >= limit and session is not None:
+            session.tell(log_too_large("trees.max_log_bytes", "tree", size, limit))
 
     def _warn(self, name: str, used: float, limit: float | None) -> None:
         """Warn each root, once, that a limit is near: its caller can still react."""

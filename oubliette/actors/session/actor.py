@@ -37,6 +37,7 @@ from oubliette.actors.session.effects import (
     HearSystem,
     InterruptTurn,
     NotifyRootCaller,
+    NotifyTree,
     ProgressStored,
     SendTools,
     WatchTurn,
@@ -49,6 +50,7 @@ from oubliette.actors.session.messages import (
     AgentGone,
     LimitNotice,
     LinkRequest,
+    LogGrown,
     NoteEvent,
     SubmittedTurn,
     SubmitTurn,
@@ -58,6 +60,7 @@ from oubliette.actors.session.request_messages import REQUEST_MESSAGES, RequestM
 from oubliette.actors.session.resources import LinkRequested, ResourcesReleased, SessionResources
 from oubliette.actors.session.session_end import (
     END_LIMIT,
+    LOG_STEP,
     EndOfSession,
     EndOverdue,
     RequestedEnd,
@@ -117,6 +120,8 @@ class SessionActor(Actor):
         self.requested_end = RequestedEnd()
         self._log_told = 0
         """Size of the log at the last interrupt for it."""
+        self._log_counted = 0
+        """Size of the log that its tree counts."""
         self.keyed_turns = KeyedTurns()
         self.idle = IdleTimeout(context.config.sessions.idle_timeout_seconds)
         self.watchdog: AgentWatchdog
@@ -141,6 +146,7 @@ class SessionActor(Actor):
             return
         record = stored.record
         self.writer = self.log.open(stored, kept)
+        self._log_counted = self.writer.log_bytes
         self.active()
         self.state.recover(stored.turns, record.turn_count, stored.seen)
         if self.state.turn is not None:
@@ -242,10 +248,14 @@ class SessionActor(Actor):
     @handles(LogCommitted, at_once=True)
     def _log_committed(self, message: LogCommitted) -> None:
         self.log.committed(message)
-        limit, size = self.context.config.sessions.max_log_bytes, self.writer.log_bytes
+        config, size = self.context.config, self.writer.log_bytes
+        limit, of_tree = config.sessions.max_log_bytes, config.trees.max_log_bytes
+        if of_tree and size >= self._log_counted + min(LOG_STEP, of_tree // 20):
+            self._log_counted = size
+            self._apply((NotifyTree(LogGrown(session_id=self.session_id, log_bytes=size)),))
         if limit and not self.stopping and size >= max(limit, self._log_told + limit // 20):
             self._log_told = size
-            self._limit_noticed(log_too_large(size, limit))
+            self._limit_noticed(log_too_large("sessions.max_log_bytes", "session", size, limit))
 
     @handles(*LOG_MESSAGES)
     def _log_message(self, message: Message) -> None:

@@ -17,6 +17,7 @@ from oubliette.actors.session.messages import (
     AgentBusy,
     AgentCost,
     ChildTurnEnded,
+    LogGrown,
     RootCaller,
     StdinFrame,
     ToolsListed,
@@ -71,7 +72,7 @@ class SendPrompt(msgspec.Struct, frozen=True):
 class NotifyTree(msgspec.Struct, frozen=True):
     """Send a message to the actor of the session's tree."""
 
-    message: AgentBusy | AgentBlocked | AgentCost | RootCaller
+    message: AgentBusy | AgentBlocked | AgentCost | LogGrown | RootCaller
 
 
 class NotifyParent(msgspec.Struct, frozen=True):

@@ -353,6 +353,13 @@ class AgentCost(Message):
     cost_usd: float
 
 
+class LogGrown(Message):
+    """To the ExplorationActor: the size of this session's events so far."""
+
+    session_id: str
+    log_bytes: int
+
+
 # ------------------------------------------------------------- its tree, its project → session
 
 LimitAction = Literal["warn", "interrupt", "time_out"]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oubliette.records import Session, SessionStatus
 
 END_LIMIT: Final = 5.0  # seconds from session_end to a dead agent
+LOG_STEP: Final = 1024 * 1024  # bytes by which a log grows until its tree counts it again
 
 
 class EndOverdue(Message):
@@ -122,13 +123,20 @@ def limit_noticed(message: LimitNotice) -> tuple[Effects, EndOfSession | None]:
     return effects, EndOfSession("time_ran_out", "timed_out", message.message)
 
 
-def log_too_large(size: int, limit: int) -> LimitNotice:
-    """Return the notice of a log that has reached its limit: nothing but a cleanup shortens it."""
+def log_too_large(name: str, whole: str, size: int, limit: int) -> LimitNotice:
+    """Return the notice of a log that has reached its limit: nothing but a cleanup shortens it.
+
+    Args:
+        name: Name of the limit.
+        whole: `session` or `tree`: the one whose events are counted.
+        size: Their bytes.
+        limit: Limit of the bytes.
+    """
     text = (
-        f"sessions.max_log_bytes: the events of this session take {size} of {limit} bytes: its"
-        " turns are interrupted; go on in another session"
+        f"{name}: the events of this {whole} take {size} of {limit} bytes: its turns are"
+        f" interrupted; go on in another {whole}"
     )
-    return LimitNotice(limit="sessions.max_log_bytes", action="interrupt", message=text)
+    return LimitNotice(limit=name, action="interrupt", message=text)
 
 
 def step_of_loss(status: SessionStatus, *, start_failed: bool) -> lifecycle.Step:

@@ -85,6 +85,7 @@ class TreeMember(Record, frozen=True):
     root_session_id: str = ""
     caller_id: str | None = None
     cost_usd: float = 0.0
+    log_bytes: int = 0
     limits: Limits = Limits()
 
 

@@ -9,7 +9,8 @@ import pytest
 from oubliette.actors.exploration.actor import ExplorationActor
 from oubliette.actors.exploration.messages import GetUsage, Reserve
 from oubliette.actors.exploration.supervisor import ExplorationsActor
-from oubliette.actors.session.messages import AgentCost, LimitNotice, SessionFinished
+from oubliette.actors.session.messages import AgentCost, LimitNotice, LogGrown, SessionFinished
+from oubliette.config.schema import Config, TreesConfig
 from oubliette.errors import LimitExceeded
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Limits
@@ -135,6 +136,32 @@ async def test_every_root_of_a_shared_tree_is_warned(scene: Scene) -> None:
     assert scene.notices() == [("max_cost_usd", "warn")]
     notices = [each.limit for each in told if isinstance(each, LimitNotice)]
     assert notices == ["max_cost_usd"]
+
+
+@pytest.mark.parametrize("limit", [1000, 0])
+async def test_who_writes_on_above_the_limit_of_the_trees_events_is_interrupted(
+    world: World, limit: int
+) -> None:
+    """What ended sessions have written counts, after a restart too; who writes no more works on."""
+    world.configure(Config(trees=TreesConfig(max_log_bytes=limit)))
+    project = await world.project()
+    root = await world.session(project, status="idle", exploration_id=TREE, log_bytes=300)
+    await world.session(project, status="completed", exploration_id=TREE, depth=1, log_bytes=400)
+    scene = Scene(world, root)
+    told: list[Any] = world.record("child", answer=False)
+    world.sessions.enter("gogol_a", world.system.ref("child"))
+    tree = scene.begin()
+    await tree.ask(Reserve(session_id="gogol_a", depth=1))
+    for size in (100, 299, 300, 320):
+        tree.tell(LogGrown(session_id="gogol_a", log_bytes=size))
+    await tree.ask(GetUsage())
+    await world.settle()
+    notices = [each for each in told if isinstance(each, LimitNotice)]
+    assert [(each.limit, each.action) for each in notices] == [
+        ("trees.max_log_bytes", "interrupt")
+    ] * (2 if limit else 0)
+    assert all("1000 of 1000" in each.message for each in notices[:1])
+    assert "trees.max_log_bytes" not in dict(scene.notices())
 
 
 async def test_a_session_of_a_stricter_project_ends_earlier_than_its_tree(scene: Scene) -> None:

@@ -170,6 +170,7 @@ def stored(session_id: str, depth: int, root: str = "root") -> Any:
         depth=depth,
         root_session_id=root,
         cost_usd=0.0,
+        log_bytes=0,
         created_at=0.0,
         status="running",
         principal="p",

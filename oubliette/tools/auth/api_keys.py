@@ -96,9 +96,9 @@ class ApiKeys:
             elif token_id not in before:
                 kept[token_id] = token
         self._hold(kept)
-        for token_id, token in before.items():
-            now = kept.get(token_id)
-            if token.revoked_at is None and (now is None or now.revoked_at is not None):
+        for token_id in kept | before:
+            # One that was not known here may have made something here by way of another node.
+            if _valid(before.get(token_id), unknown=True) and not _valid(kept.get(token_id)):
                 self._revoked(token_id)
 
     def _hold(self, tokens: dict[str, Token]) -> None:
@@ -391,6 +391,10 @@ class ApiKeys:
             users=users,
         )
         return NewKey(key=f"oub_{token.id}_{secret}", token=token)
+
+
+def _valid(token: Token | None, *, unknown: bool = False) -> bool:
+    return unknown if token is None else token.revoked_at is None
 
 
 def _later(mine: Token, stored: Token) -> Token:

@@ -150,6 +150,20 @@ async def test_who_is_told_of_revocations_is_told_of_each_once(bench: Bench) -> 
     assert told == [keys[0].token.id, keys[1].token.id]
 
 
+async def test_a_key_that_is_first_seen_after_its_revocation_is_told_of_once(bench: Bench) -> None:
+    """What it made here, by a call that another node has passed on, ends with it."""
+    told: list[str] = []
+    keys = ApiKeys(bench.services.commit, bench.reader, bench.clock)
+    await keys.load()
+    keys.on_revoked.append(told.append)
+    good, revoked = [await bench.keys.create(name=name, scope=WRITE) for name in ("a", "b")]
+    await bench.keys.revoke(revoked.token.id)
+    await keys.refresh()
+    await keys.refresh()
+    assert told == [revoked.token.id]
+    assert keys.verify(good.key, "http")
+
+
 async def test_a_revoked_key_is_refused_before_the_revocation_is_even_stored(bench: Bench) -> None:
     new = await bench.keys.create(name="k", scope=WRITE)
     revoking = asyncio.create_task(bench.keys.revoke(new.token.id))

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from oubliette.kit.timers import ActorTimer
 
 LINK_SECONDS: Final = 10.0  # for the control link of the container to be open
+OVERDUE: Final = "ports.open_seconds are over"
 SESSION_ENDED: Final = "its session has ended"
 SLACK_SECONDS: Final = 30.0  # beyond the longest start
 
@@ -98,8 +99,8 @@ class PortsActor(Actor):
         self._context = context
         self._limits = context.config.ports
         self._ports: dict[str, OpenedPort] = {}
-        self._expiries: dict[str, ActorTimer] = {}
-        """Id of a key that expires before a port which it has used → timer until then."""
+        self._expiries: dict[str, tuple[float, ActorTimer]] = {}
+        """Id of a key that expires before a port which it has used → the second, and its timer."""
 
     def on_exit(self, reason: str, error: BaseException | None) -> None:
         """Close all ports."""
@@ -111,6 +112,7 @@ class PortsActor(Actor):
 
     @handles(OpenPort)
     def _open(self, message: OpenPort) -> PortLink | None:
+        self._end_overdue()
         ports = self._of_session(message.session_id)
         known = next((each for each in ports if each.port == message.port), None)
         if known is None:
@@ -127,7 +129,7 @@ class PortsActor(Actor):
         if known.container_id is None:
             known.waiting.append((self.defer(), message.token_id))
             return None
-        return known.link(self.clock.monotonic(), message.token_id)
+        return known.link(self.clock.time(), message.token_id)
 
     def _begin(self, message: OpenPort) -> OpenedPort:
         session = self._context.session_registry.session(message.session_id)
@@ -149,6 +151,7 @@ class PortsActor(Actor):
             closes_at=now + self._limits.open_seconds,
         )
         self._ports[port.name] = port
+        port.timer = self.after(self._limits.open_seconds, PortOverdue(name=port.name))
         self.watch(session)
         self.ask_to_self(
             self.system.ref(f"{port.unit}/container"),
@@ -165,11 +168,10 @@ class PortsActor(Actor):
         if port is None:
             return
         port.container_id = message.container_id
-        port.timer = self.after(self._limits.open_seconds, PortOverdue(name=port.name))
         ended = PortContainerEnded(name=port.name)
         port.watch = self.pipe_to_self(self._container_ends(port), lambda _: ended, lambda _: ended)
         self._note(port, "port_opened", f"port {port.port} of the container is open")
-        now = self.clock.monotonic()
+        now = self.clock.time()
         waiting, port.waiting = port.waiting, []
         for answer, token_id in waiting:
             answer.set(port.link(now, token_id))
@@ -208,7 +210,15 @@ class PortsActor(Actor):
 
     @handles(PortOverdue)
     def _overdue(self, message: PortOverdue) -> None:
-        self._close_named(message.name, "ports.open_seconds are over")
+        self._close_named(message.name, OVERDUE)
+
+    def _end_overdue(self) -> None:
+        """End ports and keys whose time is over: timers stand still while the machine sleeps."""
+        now = self.clock.time()
+        for port in [each for each in self._ports.values() if each.closes_at <= now]:
+            self._close(port, OVERDUE)
+        for token_id in [of for of, (ends, _) in self._expiries.items() if ends <= now]:
+            self._key_ended(KeyEnded(token_id=token_id))
 
     @handles(PortContainerEnded)
     def _container_ended(self, message: PortContainerEnded) -> None:
@@ -251,13 +261,14 @@ class PortsActor(Actor):
         ends = used.expires_at
         if ends is not None and ends < port.closes_at and used.token_id not in self._expiries:
             left = max(0.0, ends - self.clock.time())
-            self._expiries[used.token_id] = self.after(left, KeyEnded(token_id=used.token_id))
+            timer = self.after(left, KeyEnded(token_id=used.token_id))
+            self._expiries[used.token_id] = (ends, timer)
 
     @handles(KeyEnded)
     def _key_ended(self, message: KeyEnded) -> None:
-        timer = self._expiries.pop(message.token_id, None)
-        if timer is not None:
-            timer.cancel()
+        expiry = self._expiries.pop(message.token_id, None)
+        if expiry is not None:
+            expiry[1].cancel()
         for port in self._ports.values():
             port.grants.end(message.token_id)
             of_key = [i for i, c in port.connections.items() if c.token_id == message.token_id]
@@ -267,16 +278,18 @@ class PortsActor(Actor):
 
     @handles(RedeemToken)
     def _redeem(self, message: RedeemToken) -> PortCookie | None:
+        self._end_overdue()
         port = self._ports.get(message.name)
         if port is None:
             raise _unknown(message.name)
-        made = port.grants.redeem(message.token, self.clock.monotonic())
+        made = port.grants.redeem(message.token, self.clock.time())
         if made is None:
             return None
         return PortCookie(value=made, seconds=max(0.0, port.closes_at - self.clock.time()))
 
     @handles(OpenConnection)
     def _connect(self, message: OpenConnection) -> None:
+        self._end_overdue()
         port = self._ports.get(message.name)
         if port is None or port.container_id is None:
             raise _unknown(message.name)

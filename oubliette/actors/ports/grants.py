@@ -21,7 +21,7 @@ class PortGrants:
         self._cookies: dict[bytes, str] = {}
 
     def token(self, now: float, token_id: str) -> str:
-        """Return a new token of this key; `now` is the monotonic time."""
+        """Return a new token of this key; `now` is the wall-clock second."""
         made = secrets.token_urlsafe(24)
         if len(self._tokens) >= MOST:
             del self._tokens[next(iter(self._tokens))]

@@ -69,7 +69,7 @@ class OpenedPort:
         )
 
     def link(self, now: float, token_id: str) -> PortLink:
-        """Return it with a new token of this key; `now` is the monotonic time."""
+        """Return it with a new token of this key; `now` is the wall-clock second."""
         token = self.grants.token(now, token_id)
         return PortLink(info=self.info(), token=token, seconds=LINK_SECONDS)
 

@@ -23,7 +23,9 @@ from oubliette.actors.ports.messages import (
     RedeemToken,
 )
 from oubliette.actors.session.messages import NoteEvent
+from oubliette.config.schema import Config, PortsConfig
 from oubliette.errors import Conflict, Forbidden, LimitExceeded, NotFound, Unauthenticated
+from oubliette.kit import Actor, handles
 from tests.unit.actors.fakes import FakeSocket
 
 if TYPE_CHECKING:
@@ -32,17 +34,33 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
+class StartingContainer(Actor):
+    """A container whose start takes longer than anything else."""
+
+    @handles(Acquire)
+    def _acquire(self, _: Acquire) -> None:
+        self.defer()
+
+    @handles(Release)
+    def _release(self, _: Release) -> None:
+        pass
+
+
 class Scene:
     """A session and its container, both played, and the owner of the ports."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, starts: bool = True) -> None:
         self.world = world
         self.session_id = ids.new_id(ids.SESSION)
         self.project_id = ids.new_id(ids.PROJECT)
         self.session = f"unit/sessions/{self.session_id}"
         self.heard = world.record(self.session)
         self.container_id = ids.new_id(ids.CONTAINER)
-        self.leases = world.record("unit/container", self.container_id)
+        self.leases: list[Any] = []
+        if starts:
+            self.leases = world.record("unit/container", self.container_id)
+        else:
+            world.system.spawn(StartingContainer, name="unit/container")
         self.guest = GuestConnectionState()
         self.guest.info = world.runtime.info(self.container_id)
         world.system.spawn(FakeSocket, self.guest, [], name="unit/socket")
@@ -60,7 +78,7 @@ class Scene:
             token_id=f"tok_{principal}",
             expires_at=expires_at,
         )
-        return await self.ports.ask(message)
+        return await self.ports.ask(message, timeout=1e6)
 
     async def listed(self) -> list[int]:
         found = await self.ports.ask(ListPorts(session_id=self.session_id))
@@ -198,6 +216,39 @@ async def test_a_port_closes_when_its_time_is_over(scene: Scene) -> None:
     await scene.open()
     await scene.world.clock.elapse(scene.world.config.ports.open_seconds + 1)
     await scene.world.until(lambda: "port_closed" in scene.kinds())
+    assert await scene.listed() == []
+
+
+@pytest.mark.parametrize("over", ["link", "key", "port"])
+async def test_what_ends_while_the_machine_sleeps_is_over_when_it_wakes(
+    scene: Scene, over: str
+) -> None:
+    """Timers stand still meanwhile; the wall clock does not."""
+    clock, seconds = scene.world.clock, scene.world.config.ports.open_seconds
+    asleep = {"link": LINK_SECONDS + 1, "key": 100.0, "port": seconds}[over]
+    opened = await scene.open(expires_at=clock.time() + 100.0 if over == "key" else None)
+    unused = await scene.open()
+    made = await scene.ports.ask(RedeemToken(name=opened.info.name, token=opened.token))
+    assert made is not None
+    clock.set_wall(clock.time() + asleep)
+    redeem = RedeemToken(name=opened.info.name, token=unused.token)
+    if over == "link":
+        assert await scene.ports.ask(redeem) is None
+        return
+    with pytest.raises(Unauthenticated if over == "key" else NotFound):
+        await scene.ports.ask(
+            OpenConnection(name=opened.info.name, connection_id="c", share=9, cookie=made.value)
+        )
+    assert await scene.listed() == ([8000] if over == "key" else [])
+
+
+async def test_the_time_of_a_port_includes_the_start_of_its_container(world: World) -> None:
+    world.configure(Config(ports=PortsConfig(open_seconds=60.0)))
+    scene = Scene(world, starts=False)
+    opening = asyncio.ensure_future(scene.open())
+    await world.settle(world.config.ports.open_seconds)
+    with pytest.raises(Conflict, match=r"ports\.open_seconds"):
+        await opening
     assert await scene.listed() == []
 
 

@@ -37,7 +37,6 @@ from oubliette.mcp_front.transport.http_protocol import Deadlines, connection_of
 from oubliette.mcp_front.transport.http_server import HttpServer
 from oubliette.mcp_front.transport.request_body import is_cut, read_body, replay
 from oubliette.mcp_front.transport.request_stream import SCOPE_KEY, RequestStream
-from oubliette.runtime.store.reader_threads import reads_for
 from oubliette.version import __version__
 
 if TYPE_CHECKING:
@@ -274,7 +273,6 @@ class McpApp:
             await challenge.refuse_key(send, error.message, given=given is not None)
             return
         connection_of(scope).admitted(who.context.principal)
-        reads_for.set(who.context.principal)
         await self.quotas.turn(who.context.principal)
         if self._stopping:
             await error_responses.refuse(

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from oubliette.errors import Forbidden, Unauthenticated
 from oubliette.ids import shown
-from oubliette.runtime.store.reader_threads import reads_for
 from oubliette.tools.audit import note_call, note_refused_key
 from oubliette.tools.auth import scopes
 from oubliette.tools.registry import TABLE, call, input_schema, listed
@@ -92,5 +91,4 @@ class AgentToolEndpoint:
             raise
         if self._services.rates is not None:
             await self._services.rates.take(token.principal)
-        reads_for.set(token.principal)
         return context_of(token, "socket", session_id)

@@ -23,7 +23,6 @@ from oubliette.mcp_front.git_http.git_request import GIT, GitRefused, as_bearer,
 from oubliette.mcp_front.git_http.upload_pack import ClientGone, upload_pack
 from oubliette.mcp_front.quotas import decrement
 from oubliette.mcp_front.transport.http_protocol import connection_of
-from oubliette.runtime.store.reader_threads import reads_for
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -109,7 +108,6 @@ class GitHttp:
             await _answer_text(send, 401, why, _CHALLENGE)
             return
         connection_of(scope).admitted(who.context.principal)
-        reads_for.set(who.context.principal)
         response = _GitResponse(scope, send)
         try:
             await self._serve(who, scope, receive, response)

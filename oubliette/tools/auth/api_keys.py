@@ -22,6 +22,7 @@ from oubliette.errors import Forbidden, NotFound, Unauthenticated
 from oubliette.records import Principal, Token
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.operations import PutPrincipal, PutToken, RevokeToken
+from oubliette.runtime.store.reader_threads import reads_for
 from oubliette.tools.auth import scopes
 from oubliette.tools.auth.last_uses import LastUses
 
@@ -117,6 +118,8 @@ class ApiKeys:
     def verify(self, key: str, transport: Transport, session_id: str | None = None) -> Token:
         """Return the token of `key`, if it is valid on this transport and this session's link.
 
+        What the current task reads from then on, it reads in the turn of the key's principal.
+
         Raises:
             Unauthenticated: unknown, wrong, revoked, expired, of another transport or session.
         """
@@ -124,6 +127,7 @@ class ApiKeys:
         if not self._good(found, transport, session_id):
             raise Unauthenticated(REFUSED)
         self._uses.touch(found.id)
+        reads_for.set(found.principal)
         return found
 
     def recognise(self, key: str) -> Token:

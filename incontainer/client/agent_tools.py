@@ -1,6 +1,6 @@
 """Base tools as `agent_tools.json` lists them, beside this module in the zipapp.
 
-The server's table of them (`oubliette/tool_params/agent_tools.py`) writes the file.
+The server's table of them (`oubliette/contract/agent_tools.py`) writes the file.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.tools.caller_tools import ToolDefinition
 from oubliette.tools.spec import Result
 

@@ -8,11 +8,11 @@ import msgspec
 from msgspec import Meta, field
 
 from oubliette import ids
+from oubliette.contract import field_types
+from oubliette.contract.agent_tools import AGENT_TOOLS
+from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
 from oubliette.records import CallerTool
-from oubliette.tool_params import field_types
-from oubliette.tool_params.agent_tools import AGENT_TOOLS
-from oubliette.tool_params.field_types import Params
 
 if TYPE_CHECKING:
     from oubliette.config.schema import CallersConfig

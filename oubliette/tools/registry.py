@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from oubliette.contract import json_schema, validation
 from oubliette.errors import (
     Forbidden,
     NotFound,
@@ -20,7 +21,6 @@ from oubliette.ids import shown
 from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.store.codec import encode
-from oubliette.tool_params import json_schema, validation
 from oubliette.tools.audit import note_call
 from oubliette.tools.call_at_home import call_at_home
 from oubliette.tools.container_rights import check_container

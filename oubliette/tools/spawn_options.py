@@ -11,12 +11,12 @@ from msgspec import Meta
 from oubliette.actors.caller.messages import GetCaller
 from oubliette.actors.messages import SharedTree
 from oubliette.config.agent_config import Autonomy
+from oubliette.contract import field_types, session_tools
+from oubliette.contract.field_types import Params
+from oubliette.contract.limits import SharedTreeParam
 from oubliette.errors import InvalidParameter, Unauthenticated
 from oubliette.records import Limits
 from oubliette.runtime.repositories.workspace_clone import branch_of
-from oubliette.tool_params import field_types, session_tools
-from oubliette.tool_params.field_types import Params
-from oubliette.tool_params.tree_params import SharedTreeParam
 from oubliette.tools.auth.api_keys import REFUSED
 from oubliette.tools.auth.scopes import minted_scope
 from oubliette.tools.caller_tools import ToolDefinition, normalised

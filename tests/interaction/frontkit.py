@@ -21,6 +21,7 @@ from oubliette.actors.messages import (
 )
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.config.schema import CallersConfig, Config, ServerConfig
+from oubliette.contract.validation import decode
 from oubliette.errors import Conflict, NotFound, OublietteError, Unauthenticated
 from oubliette.ids import new_id, new_uuid
 from oubliette.kit import Actor, System, handles
@@ -31,7 +32,6 @@ from oubliette.records import CallerRequest, Event, Token
 from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.operations import AppendEvents, PutCallerRequest, SettleCallerRequest
 from oubliette.runtime.store.reader import Reader
-from oubliette.tool_params.validation import decode
 from oubliette.tools.caller_listen import CallerListen
 from tests.callers import HttpCaller, SdkCaller
 

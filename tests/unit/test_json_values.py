@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from oubliette import json_values
 from oubliette.actors.agent_requests.params import text_param
 from oubliette.api.tools.results import NotJson, plain
+from oubliette.contract.validation import decode
 from oubliette.errors import InvalidParameter
 from oubliette.incontainer.python_agent.main import _line_of
 from oubliette.json_values import (
@@ -28,7 +29,6 @@ from oubliette.json_values import (
 )
 from oubliette.runtime.agents.checked import message_of
 from oubliette.runtime.store.codec import encode
-from oubliette.tool_params.validation import decode
 from oubliette.tools.registry import TABLE
 from tests import selection
 from tests.conformance.agents import AGENTS

@@ -25,12 +25,12 @@ DONE = (
     "oubliette/cli",
     "oubliette/cluster",
     "oubliette/config",
+    "oubliette/contract",
     "oubliette/kit",
     "oubliette/mcp_front",
     "oubliette/runtime",
     "oubliette/sync",
     "oubliette/testing",
-    "oubliette/tool_params",
     "oubliette/tools",
 )
 """Folders and patterns of modules that follow the rules. Add a folder once its prose does."""

@@ -28,7 +28,7 @@ from oubliette.actors.session.effects import (
 )
 from oubliette.actors.session.messages import AgentBlocked, ChildSpawned, ChildTurnEnded
 from oubliette.actors.session.waits import Wait
-from oubliette.tool_params.agent_tools import AgentSessionMessage
+from oubliette.contract.agent_tools import AgentSessionMessage
 
 if TYPE_CHECKING:
     from oubliette.actors.agent_requests.caller_tools import PendingRpc

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from oubliette.actors.agent_requests.caller_tools import outcome_error
+from oubliette.contract.agent_tools import AGENT_TOOLS
+from oubliette.contract.field_types import Params, check_storable
+from oubliette.contract.validation import decode
 from oubliette.errors import InvalidParameter, OublietteError
-from oubliette.tool_params.agent_tools import AGENT_TOOLS
-from oubliette.tool_params.field_types import Params, check_storable
-from oubliette.tool_params.validation import decode
 
 P = TypeVar("P", bound=Params)
 

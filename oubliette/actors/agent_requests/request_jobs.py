@@ -18,12 +18,12 @@ from oubliette.actors.container.messages import GetMemoryRoom
 from oubliette.actors.messages import OpenProject, SpawnResult, SpawnSession
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallIds, ReserveCall
 from oubliette.actors.session.messages import CallReserved, ChildSpawned, LinkAnswered, MapRoom
+from oubliette.contract.session_tools import EventsParams
 from oubliette.errors import InvalidParameter, NotFound, SessionHandover
 from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.agents.memory import need_of
 from oubliette.runtime.repositories.workspace_clone import branch_of
-from oubliette.tool_params.session_tools import EventsParams
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

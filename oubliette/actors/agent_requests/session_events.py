@@ -13,8 +13,8 @@ from oubliette.errors import NotFound
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.event_pages import EventPage
+    from oubliette.contract.session_tools import EventsParams
     from oubliette.records import Session, Turn
-    from oubliette.tool_params.session_tools import EventsParams
 
 
 def first_form(page: dict[str, Any], turn: Turn | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from oubliette.actors.session.effects import (
     SpawnChild,
 )
 from oubliette.actors.session.waits import Wait
-from oubliette.tool_params.agent_tools import AgentMapMessage, AgentSessionMap
+from oubliette.contract.agent_tools import AgentMapMessage, AgentSessionMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oubliette.actors.session.waits import Wait
+from oubliette.contract.agent_tools import AGENT_TOOLS
 from oubliette.kit import Message
-from oubliette.tool_params.agent_tools import AGENT_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,11 +20,11 @@ from oubliette.actors.container.messages import (
 )
 from oubliette.actors.container.start_stages import longest_start
 from oubliette.actors.messages import OpenContainer
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import Conflict, NotFound
 from oubliette.kit import ActorDead
 from oubliette.runtime.files.git_identity import variables
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.spec import Result, tool
 

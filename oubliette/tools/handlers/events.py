@@ -17,10 +17,10 @@ from oubliette.actors.event_pages import (
     stored_state,
 )
 from oubliette.actors.messages import ReadEvents
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
+from oubliette.contract.session_tools import EventsParams
 from oubliette.errors import NotFound
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
-from oubliette.tool_params.session_tools import EventsParams
 from oubliette.tools.event_queries import event_piece, tree_log
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.schema import response_size

@@ -12,9 +12,9 @@ from oubliette.actors.container.messages import (
     ReadFile,
     WriteFile,
 )
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.file_contents import (
     MAX_READ,
     MAX_WRITE,

@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from oubliette.actors.container.messages import StopContainer
 from oubliette.actors.messages import ResetImage, SnapshotContainer
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter, NotFound, Unavailable
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.containers import (
     SLACK_SECONDS,
     STOP_SECONDS,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
 from oubliette.records import TERMINAL
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.spec import Result, tool

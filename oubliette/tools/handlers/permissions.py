@@ -8,9 +8,9 @@ from msgspec import Meta
 
 from oubliette import ids
 from oubliette.actors.messages import AnswerPermission
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import NotFound
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.request_answers import Accepted, deliver
 from oubliette.tools.spec import CALLERS, tool
 

@@ -8,9 +8,9 @@ from msgspec import Meta
 
 from oubliette.actors.container.start_stages import longest_start
 from oubliette.actors.ports.messages import PORTS, ClosePort, ListPorts, OpenPort
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import Conflict, Unauthenticated, Unavailable
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.auth.api_keys import REFUSED
 from oubliette.tools.handlers.sessions import own_session, visible_session
 from oubliette.tools.spec import CALLERS, Result, Transport, tool

@@ -11,13 +11,13 @@ from msgspec import Meta
 from oubliette.actors.messages import CreateProject, DeleteProject, GetCloneProgress, UpdateProject
 from oubliette.config import agent_config
 from oubliette.config.agent_config import Autonomy
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
+from oubliette.contract.limits import TreeLimits
 from oubliette.errors import Forbidden, InvalidParameter
 from oubliette.records import Limits, ProjectRepository
 from oubliette.runtime.repositories.addresses import check_branch, check_folder, check_url
 from oubliette.runtime.repositories.workspace_clone import CHECKOUT_SECONDS
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
-from oubliette.tool_params.tree_params import TreeLimits
 from oubliette.tools.auth import scopes
 from oubliette.tools.clone_progress import receiving
 from oubliette.tools.idempotency import claim

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta
 
 from oubliette.actors.messages import FetchRepository, ListBranches
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.tools.clone_progress import receiving
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.spec import Result, tool

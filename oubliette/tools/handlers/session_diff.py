@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.snapshots.history_records import DiffAnswer, DiffQuestion
 from oubliette.runtime.snapshots.snapshot_names import DiffRange
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.handlers.snapshot_answers import ask_history
 from oubliette.tools.schema import response_size

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta
 
 from oubliette.actors.messages import EndSession, InterruptSession
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import NotFound, SessionHandover
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import TERMINAL
 from oubliette.runtime.store.operations import PurgeSession
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, SessionOne, visible_session
 from oubliette.tools.spec import Result, tool

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Meta
 
 from oubliette.actors.messages import Idempotency, SessionFork, SpawnSession
+from oubliette.contract import field_types
 from oubliette.errors import NotFound, OublietteError, SessionHandover
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.snapshots.history_records import ForkAnswer, ForkQuestion
 from oubliette.runtime.snapshots.snapshot_names import last_turn
-from oubliette.tool_params import field_types
 from oubliette.tools.handlers.projects import check_offer
 from oubliette.tools.handlers.session_diff import DiffPoint
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, visible_session

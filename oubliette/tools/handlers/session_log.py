@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.snapshots.history_records import LogAnswer, LogQuestion
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.event_queries import turn_costs
 from oubliette.tools.handlers.agent_commits import check_cloned, fetched_commits
 from oubliette.tools.handlers.sessions import visible_session

@@ -14,6 +14,8 @@ from msgspec import Meta
 
 from oubliette.actors.fan_out import FanOut
 from oubliette.actors.messages import EndSession, ReadEvents, SessionEvents
+from oubliette.contract import field_types, session_tools
+from oubliette.contract.field_types import Params
 from oubliette.errors import (
     Forbidden,
     InvalidParameter,
@@ -25,8 +27,6 @@ from oubliette.errors import (
 from oubliette.kit import ActorDead
 from oubliette.records import TERMINAL
 from oubliette.runtime.agents.memory import need_of
-from oubliette.tool_params import field_types, session_tools
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.session_end import END_SECONDS
 from oubliette.tools.handlers.session_spawn import SessionSpawn, spawn

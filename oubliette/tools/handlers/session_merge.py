@@ -8,14 +8,14 @@ import msgspec
 from msgspec import Meta
 
 from oubliette.actors.merge_requests import DropUnused, MergeSession
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter, OublietteError
 from oubliette.ids import new_uuid
 from oubliette.runtime.repositories.addresses import check_branch
 from oubliette.runtime.repositories.merging.merge_records import MergeRequest, Strategy
 from oubliette.runtime.repositories.merging.session_commits import subject_of
 from oubliette.runtime.snapshots.history_records import StatesAnswer, StatesQuestion
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.agent_commits import check_cloned, fetched_commits, store_now
 from oubliette.tools.handlers.session_diff import DiffPoint
 from oubliette.tools.handlers.session_spawn import SessionSpawn, spawn

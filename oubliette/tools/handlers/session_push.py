@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from oubliette.actors.merge_requests import PushBranch
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import Conflict
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.clone_progress import receiving
 from oubliette.tools.handlers.agent_commits import check_cloned
 from oubliette.tools.handlers.repositories import SLACK_SECONDS

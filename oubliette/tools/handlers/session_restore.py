@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta
 
 from oubliette.actors.snapshot_requests import RestoreWorkspace, TakeCheckpoint
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.snapshots.snapshot_records import SnapshotLabel
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.session_diff import DiffPoint
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.handlers.snapshot_answers import check_project, seconds_for, snapshots_ref

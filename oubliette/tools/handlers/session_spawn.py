@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from oubliette.actors.messages import SpawnSession
+from oubliette.contract import field_types, session_tools
 from oubliette.errors import InvalidParameter, SessionHandover
 from oubliette.kit.retry import ask_with_retry
-from oubliette.tool_params import field_types, session_tools
 from oubliette.tools.handlers.projects import check_offer, visible_project
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, own_session
 from oubliette.tools.idempotency import claim

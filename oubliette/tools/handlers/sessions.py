@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.tools.event_queries import listing_facts
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.models import model_of

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import Forbidden
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.auth import scopes
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.schema.response_size import fitting

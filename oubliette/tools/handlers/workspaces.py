@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import Meta
 
 from oubliette.actors.messages import DeleteWorkspace
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 from oubliette.errors import NotFound
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.schema.response_size import fitting
 from oubliette.tools.schema.views import WorkspaceView, workspace_view

@@ -14,7 +14,7 @@ import pytest
 from oubliette.cli import call as command
 from oubliette.cli import main
 from oubliette.cli.terminal import tool_help
-from oubliette.tool_params import validation
+from oubliette.contract import validation
 from oubliette.tools.registry import TABLE, input_schema, output_schema
 from tests.unit.cli.command_line import Run
 

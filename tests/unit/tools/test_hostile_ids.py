@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette import ids
+from oubliette.contract.validation import decode
 from oubliette.errors import InvalidParameter
-from oubliette.tool_params.validation import decode
 from oubliette.tools.registry import TABLE, input_schema
 from tests.unit.tools.test_registry import GOOD
 

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from oubliette import ids
+from oubliette.contract.validation import decode
 from oubliette.errors import InvalidParameter, NotFound
 from oubliette.kit import ActorDead
-from oubliette.tool_params.validation import decode
 from oubliette.tools.registry import TABLE, input_schema, listed, output_schema
 from oubliette.tools.spec import Tool
 

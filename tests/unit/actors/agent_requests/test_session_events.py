@@ -11,8 +11,8 @@ import pytest
 
 from oubliette import ids
 from oubliette.actors.agent_requests.session_events import session_events
+from oubliette.contract.session_tools import EventsParams
 from oubliette.errors import NotFound
-from oubliette.tool_params.session_tools import EventsParams
 from oubliette.tools.schema.views import MAX_EVENT
 from tests.unit.tools import toolkit
 

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
 import msgspec
 
 from oubliette import ids
+from oubliette.contract import field_types, json_schema
 from oubliette.errors import InvalidParameter
 from oubliette.json_values import check_values
-from oubliette.tool_params import field_types, json_schema
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from oubliette.actors.agent_requests.params import base_params, known_params
+from oubliette.contract.agent_tools import AGENT_TOOLS, AgentMapMessage, catalogue
+from oubliette.contract.json_schema import object_schema
 from oubliette.errors import InvalidParameter
 from oubliette.incontainer.client import agent_tools as shipped
 from oubliette.incontainer.client.tool_catalog import Catalog
-from oubliette.tool_params.agent_tools import AGENT_TOOLS, AgentMapMessage, catalogue
-from oubliette.tool_params.json_schema import object_schema
 from oubliette.tools.registry import TABLE, input_schema
 from tests.product_files import PACKAGE, product_files
 from tests.syntax import parse
@@ -34,7 +34,7 @@ def refusal(tool: str, arguments: dict[str, Any]) -> InvalidParameter:
 def test_the_file_that_clients_list_is_that_of_the_table() -> None:
     written = (PACKAGE / "incontainer" / "client" / shipped.FILE).read_bytes()
     assert written == catalogue(), (
-        "renew it: .venv/bin/python -m oubliette.tool_params.agent_tools"
+        "renew it: .venv/bin/python -m oubliette.contract.agent_tools"
         f" > incontainer/client/{shipped.FILE}"
     )
 

@@ -11,8 +11,8 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from oubliette.tool_params import field_types
-from oubliette.tool_params.field_types import Params
+from oubliette.contract import field_types
+from oubliette.contract.field_types import Params
 
 MAX_PARTS: Final = 1000
 """Maximum of messages of one `session_map`."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from oubliette.tool_params.field_types import Params
+from oubliette.contract.field_types import Params
 
 
 class TreeLimits(Params, frozen=True, kw_only=True):

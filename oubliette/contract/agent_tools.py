@@ -3,7 +3,7 @@
 `oubliette-client` lists them to its agent, also before it has reached a server: from a file in the
 zipapp, which a test compares with this table. Renew it:
 
-    python -m oubliette.tool_params.agent_tools > incontainer/client/agent_tools.json
+    python -m oubliette.contract.agent_tools > incontainer/client/agent_tools.json
 
 The server carries out the tools of sessions, and the client those of the context folder.
 """
@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final, Literal, cast
 import msgspec
 from msgspec import Meta
 
-from oubliette.tool_params import field_types, json_schema, session_tools
-from oubliette.tool_params.field_types import Params
+from oubliette.contract import field_types, json_schema, session_tools
+from oubliette.contract.field_types import Params
 
 Kind = Literal["base", "context"]
 """`base`: carried out by the server; `context`: by the client, in the workspace."""

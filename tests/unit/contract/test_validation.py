@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oubliette.contract.validation import decode
 from oubliette.errors import InvalidParameter
 from oubliette.json_values import MAX_DEPTH, check_values
-from oubliette.tool_params.validation import decode
 from oubliette.tools.registry import TABLE
 
 PROJECT, SESSION = "proj_11111111111111111111111111", "gogol_11111111111111111111111111"

@@ -1,0 +1,1 @@
+"""Contract with clients and agents, declared once: parameters of tools, schemas, validation."""

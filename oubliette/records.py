@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from oubliette import json_values
+from oubliette.contract.limits import Limits
 
 SessionStatus = Literal["created", "running", "idle", "completed", "failed", "timed_out"]
 TERMINAL: Final = frozenset({"completed", "failed", "timed_out"})
@@ -41,18 +42,6 @@ Forks = Literal["turn", "end"]
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all records."""
-
-
-class Limits(Record, frozen=True):
-    """Limits of one tree of sessions; None: the configured default."""
-
-    max_depth: int | None = None
-    max_agents: int | None = None
-    max_agents_at_once: int | None = None
-    max_cost_usd: float | None = None
-    max_wall_seconds: float | None = None
-    max_turn_seconds: float | None = None
-    max_turn_steps: int | None = None
 
 
 def _any_object() -> dict[str, Any]:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from oubliette.contract.limits import TreeLimits
 from oubliette.errors import InvalidParameter, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_TREE: Final = (
-    "max_agents",
-    "max_agents_at_once",
-    "max_depth",
-    "max_cost_usd",
-    "max_wall_seconds",
-    "max_turn_seconds",
-    "max_turn_steps",
-)
 _TYPED: Final = "run and map have it: project.run(prompt, returns=TYPE)"
 _RULES: Final = "on_permission=oubliette.rules(allow=[…], deny=[…]), or a function of the request"
 _INSTRUCTIONS: Final = (
@@ -27,7 +19,10 @@ _INSTRUCTIONS: Final = (
 _RESUME: Final = "ob.session(id) returns a session, and session.send(message) goes on with it"
 
 ELSEWHERE: Final[dict[str, str]] = {
-    **{name: f"limits belong to a tree: project.tree({name}=…)" for name in _TREE},
+    **{
+        name: f"limits belong to a tree: project.tree({name}=…)"
+        for name in TreeLimits.__struct_fields__
+    },
     "limits": "limits belong to a tree: project.tree(max_cost_usd=…, max_turn_steps=…)",
     "max_turns": "limits belong to a tree: project.tree(max_turn_steps=…)",
     "max_budget_usd": "limits belong to a tree: project.tree(max_cost_usd=…)",

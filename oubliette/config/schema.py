@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_type
 import msgspec
 
 from oubliette.config.container_options import TYPE_NAME, ContainerOptions, ContainerOverrides
+from oubliette.contract.field_types import Count, Seconds
+from oubliette.contract.limits import TreesConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FILE_NAME: Final = "oubliette.toml"
 
-# A text with a unit is accepted too: `_duration` of the loader converts it to seconds.
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=10_000_000)]
-Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 GitIdentity = Annotated[str, msgspec.Meta(max_length=200, pattern=r"""^[^\x00-\x1f\x7f<>"\\]*$""")]
 Price = Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
 Reference = Annotated[
@@ -362,30 +361,6 @@ class PortsConfig(_Section, frozen=True, kw_only=True):
     """Address under which browsers reach this server, such as `https://ports.example.org`, if a
     proxy stands before it; the name of a port is put before its host. Empty:
     `http://localhost:PORT`."""
-
-
-class TreesConfig(_Section, frozen=True, kw_only=True):
-    """Default limits of a tree of sessions."""
-
-    max_depth: Annotated[int, msgspec.Meta(ge=0, le=100)] = 3
-    """Levels of children; 0: agents cannot spawn children."""
-    max_agents: Count = 50
-    """Maximum of agents in one tree, including ended ones."""
-    max_agents_at_once: Count = 10
-    """Maximum of live agents in one tree."""
-    max_cost_usd: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 10.0
-    """Maximum cost of all agents of one tree together, as they report it, in US dollars."""
-    max_wall_seconds: Seconds = 86_400.0
-    """Maximum age of a tree, from the start of its root."""
-    max_log_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 4 * 1024**3
-    """Size of the events of all sessions of one tree together, in bytes, above which the turn of a
-    session that goes on writing is interrupted. 0: no limit."""
-    max_turn_seconds: Seconds = 21_600.0
-    """Time limit of one turn, including all that it waits for. Then the turn is interrupted and
-    fails; the session continues."""
-    max_turn_steps: Count = 500
-    """Maximum of model steps in one turn, if the agent reports them. Then the turn is interrupted
-    and fails; the session continues."""
 
 
 class AuditConfig(_Section, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 KIB: Final = 1024
 MAX_PROMPT: Final = 1024 * KIB  # characters
 MAX_TEXT: Final = 64 * KIB  # characters
+MAX_SECONDS: Final = 10_000_000
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\u2028\u2029]")
 _REMOTE: Final = re.compile(
@@ -146,6 +147,11 @@ Secret = Annotated[str, Meta(min_length=1, max_length=4096, extra={"check": "lin
 IdempotencyText = Annotated[str, Meta(min_length=1, max_length=200, extra={"check": "line"})]
 Cursor = Annotated[str, Meta(max_length=500, extra={"check": "storable"})]
 PageSize = Annotated[int, Meta(ge=1, le=1000)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
+"""Duration in the configuration, where a text with a unit is converted to seconds."""
+ParamSeconds = Annotated[float, Meta(gt=0, le=float(MAX_SECONDS))]
+"""Duration among parameters: what is published of tools has its bound as a float."""
 Discard = Annotated[
     Annotated[str, Meta(max_length=40, pattern="^[0-9a-f]{40}$")] | None,
     Meta(description="Consent to the loss of files that no snapshot has, as a refusal names it."),

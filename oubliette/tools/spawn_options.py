@@ -76,7 +76,7 @@ class AgentOptions(Params, frozen=True, kw_only=True):
         Meta(description="Another project to bind that key to; * binds it to none."),
     ] = None
     api_key_ttl_seconds: Annotated[
-        Annotated[float, Meta(gt=0, le=1e7)] | None,
+        field_types.ParamSeconds | None,
         Meta(description="Time until that key expires; it ends with the session in any case."),
     ] = None
     api_key: Annotated[

@@ -12,7 +12,7 @@ from oubliette.actors.exploration.limits import limit_sources
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
-    from oubliette.config.schema import TreesConfig
+    from oubliette.contract.limits import TreesConfig
     from oubliette.records import Limits
 
 

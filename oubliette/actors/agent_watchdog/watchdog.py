@@ -37,7 +37,8 @@ from oubliette.actors.session.waits import Wait
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.config.schema import AgentsConfig, TreesConfig
+    from oubliette.config.schema import AgentsConfig
+    from oubliette.contract.limits import TreesConfig
     from oubliette.kit import Message
     from oubliette.records import Session
 

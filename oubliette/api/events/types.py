@@ -141,7 +141,7 @@ class ErrorEvent(Event, frozen=True, kw_only=True):
     kind: str | None = None
     """`limit`: a limit was reached. `not_run`: a message was not passed to the agent."""
     limit: str | None = None
-    """Of `limit`: its name, such as `max_turn_steps`."""
+    """Of `limit`: its name, such as `max_turn_seconds`."""
     exit_code: int | None = None
     """Exit code of an agent's process that has ended."""
     signal: int | None = None

@@ -13,9 +13,9 @@ from oubliette.config import agent_config
 from oubliette.config.agent_config import Autonomy
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
-from oubliette.contract.limits import TreeLimits
+from oubliette.contract.limits import Limits, TreeLimits
 from oubliette.errors import Forbidden, InvalidParameter
-from oubliette.records import Limits, ProjectRepository
+from oubliette.records import ProjectRepository
 from oubliette.runtime.repositories.addresses import check_branch, check_folder, check_url
 from oubliette.runtime.repositories.workspace_clone import CHECKOUT_SECONDS
 from oubliette.tools.auth import scopes
@@ -24,7 +24,7 @@ from oubliette.tools.idempotency import claim
 from oubliette.tools.lost_trees import check_discard
 from oubliette.tools.models import known
 from oubliette.tools.schema.response_size import fitting
-from oubliette.tools.schema.views import LimitsView, ProjectView, project_view
+from oubliette.tools.schema.views import ProjectView, project_view
 from oubliette.tools.services import project_not_found
 from oubliette.tools.spec import Result, tool
 from oubliette.tools.user_rights import check_project_name
@@ -78,7 +78,7 @@ class RepositorySource(Params, frozen=True, kw_only=True):
         Meta(description="Branch that workspaces begin at. Unset: its HEAD."),
     ] = None
     depth: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        field_types.Count | None,
         Meta(description="Number of commits to fetch. Unset: all."),
     ] = None
     submodules: Annotated[bool, Meta(description="Fetch the submodules into each workspace.")] = (
@@ -231,7 +231,7 @@ class Options(Result, frozen=True, kw_only=True):
     ]
     container_types: tuple[str, ...]
     runtimes: tuple[str, ...]
-    limits: Annotated[LimitsView, Meta(description="The defaults of this server.")]
+    limits: Annotated[Limits, Meta(description="The defaults of this server.")]
     scopes: tuple[str, ...]
 
 
@@ -383,21 +383,12 @@ async def project_delete(
 async def project_options(services: ToolServices, context: CallContext, params: Nothing) -> Options:
     """List the options for projects: agents, models, container types, limits, scopes."""
     del context, params
-    trees = services.config.trees
     return Options(
         agents=services.offers.agents,
         models=services.offers.models or known(services.config, services.offers.agents),
         container_types=services.offers.container_types,
         runtimes=services.offers.runtimes,
-        limits=LimitsView(
-            max_depth=trees.max_depth,
-            max_agents=trees.max_agents,
-            max_agents_at_once=trees.max_agents_at_once,
-            max_cost_usd=trees.max_cost_usd,
-            max_wall_seconds=trees.max_wall_seconds,
-            max_turn_seconds=trees.max_turn_seconds,
-            max_turn_steps=trees.max_turn_steps,
-        ),
+        limits=Limits(**msgspec.structs.asdict(services.config.trees)),
         scopes=scopes.NAMES,
     )
 

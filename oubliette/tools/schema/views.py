@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta
 
 from oubliette.config.secret_names import remote_to_show
-from oubliette.records import Limits
+from oubliette.contract.limits import Limits
 from oubliette.tools.schema import response_size
 from oubliette.tools.spec import Result
 
@@ -24,22 +24,6 @@ Problem = Annotated[
     str | None,
     Meta(description="Reason why its folders cannot be used; null: none is known."),
 ]
-
-
-class LimitsView(Result, frozen=True, kw_only=True):
-    """Limits of a tree of sessions; null: the server's default."""
-
-    max_depth: Annotated[int | None, Meta(description="Levels of children.")] = None
-    max_agents: Annotated[int | None, Meta(description="Agents in the tree.")] = None
-    max_agents_at_once: Annotated[int | None, Meta(description="Live agents in the tree.")] = None
-    max_cost_usd: Annotated[float | None, Meta(description="Cost of the whole tree.")] = None
-    max_wall_seconds: Annotated[
-        float | None, Meta(description="Age of the tree, from the start of its root.")
-    ] = None
-    max_turn_seconds: Annotated[float | None, Meta(description="Time limit of one turn.")] = None
-    max_turn_steps: Annotated[int | None, Meta(description="Steps of the model in one turn.")] = (
-        None
-    )
 
 
 class ContainerView(Result, frozen=True, kw_only=True):
@@ -87,7 +71,7 @@ class ProjectView(Result, frozen=True, kw_only=True):
     autonomy: str | None
     workspace_isolation: bool
     accept_bare: Annotated[bool | None, Meta(description="null: as relay.accept_bare.")]
-    limits: LimitsView
+    limits: Limits
     remote_url: str | None
     containers: tuple[ContainerView, ...] = ()
     repository: Annotated[
@@ -193,11 +177,6 @@ class SessionDetail(SessionView, frozen=True, kw_only=True):
     problem: Problem = None
 
 
-def limits_view(limits: Limits) -> LimitsView:
-    """Return the view of limits."""
-    return LimitsView(**{name: getattr(limits, name) for name in Limits.__struct_fields__})
-
-
 def project_view(
     project: records.Project,
     containers: Iterable[records.Container] = (),
@@ -225,7 +204,7 @@ def project_view(
         autonomy=project.autonomy,
         workspace_isolation=project.workspace_isolation,
         accept_bare=project.accept_bare,
-        limits=limits_view(project.limits),
+        limits=project.limits,
         # Earlier releases have stored passwords in it.
         remote_url=None if project.remote_url is None else remote_to_show(project.remote_url),
         containers=tuple(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oubliette.actors.agent_watchdog.turn_limits import TurnLimitReached, TurnLimits, TurnOverdue
-from oubliette.config.schema import TreesConfig
+from oubliette.contract.limits import TreesConfig
 from oubliette.records import Limits
 from oubliette.runtime.agents import AcpAdapter, DroidAdapter, OpencodeAdapter
 from oubliette.runtime.agents.handshake_adapter import Json, Opening, line_of

@@ -29,7 +29,8 @@ from oubliette.actors.session.effects import (
     StartTimer,
     WithdrawTurn,
 )
-from oubliette.config.schema import AgentsConfig, TreesConfig
+from oubliette.config.schema import AgentsConfig
+from oubliette.contract.limits import TreesConfig
 from oubliette.records import Limits
 from tests.unit.runtime.store.samples import session as sample
 

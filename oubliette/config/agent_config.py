@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
 
 import msgspec
 
+from oubliette.contract.agent_options import Autonomy
 from oubliette.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 OURS: Final = "oubliette"
 """Name of Oubliette's own MCP server in agents; reserved for it."""
-
-Autonomy = Literal["off", "low", "medium", "high", "ask"]
 
 _PLACEHOLDER: Final = re.compile(r"\$\{credential:([a-z0-9][a-z0-9_]{0,63})\}")
 _MISSPELT: Final = re.compile(r"\$\{(?:credential|env|file):")

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 from msgspec import Meta
 
 from oubliette.contract import field_types
+from oubliette.contract.agent_options import ToolDefinition
 from oubliette.contract.field_types import Params
-from oubliette.tools.caller_tools import ToolDefinition
 from oubliette.tools.spec import Result
 
 MAX_LISTEN: Final = 86_400.0  # seconds

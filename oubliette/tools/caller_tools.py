@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
-from msgspec import Meta, field
 
 from oubliette import ids
-from oubliette.contract import field_types
 from oubliette.contract.agent_tools import AGENT_TOOLS
-from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
 from oubliette.records import CallerTool
 
 if TYPE_CHECKING:
     from oubliette.config.schema import CallersConfig
+    from oubliette.contract.agent_options import ToolDefinition
 
 _PRIVATE: Final = "x-mcp-header"
 """Key of a schema that would make an agent's client copy an argument into an HTTP header (MCP
@@ -27,27 +25,6 @@ _SCHEMA_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "ite
 _SCHEMA_MAPS: Final = frozenset(
     {"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"}
 )
-
-
-class ToolDefinition(Params, frozen=True, kw_only=True):
-    """One tool that the caller runs when an agent calls it."""
-
-    name: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=128,
-            description="Characters A-Z a-z 0-9 _ . - only; agents see it as <caller_id>_<name>.",
-        ),
-    ]
-    description: Annotated[field_types.Text, Meta(description="Description for the agent.")] = ""
-    input_schema: Annotated[
-        dict[str, Any], Meta(description="JSON Schema of its arguments, of type object.")
-    ] = field(name="inputSchema", default_factory=lambda: {"type": "object"})
-    durable: Annotated[
-        bool,
-        Meta(description="Calls wait for an absent caller, until their deadline."),
-    ] = False
 
 
 def normalised(

@@ -1,127 +1,30 @@
-"""Options of a spawn besides the prompt: settings, caller tools, a key for the agent."""
+"""Consequences of the options of a spawn: caller tools, a tree, a branch, a key for the agent."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Meta
 
 from oubliette.actors.caller.messages import GetCaller
 from oubliette.actors.messages import SharedTree
-from oubliette.config.agent_config import Autonomy
-from oubliette.contract import field_types, session_tools
-from oubliette.contract.field_types import Params
-from oubliette.contract.limits import SharedTreeParam
+from oubliette.contract import field_types
 from oubliette.errors import InvalidParameter, Unauthenticated
 from oubliette.records import Limits
 from oubliette.runtime.repositories.workspace_clone import branch_of
 from oubliette.tools.auth.api_keys import REFUSED
 from oubliette.tools.auth.scopes import minted_scope
-from oubliette.tools.caller_tools import ToolDefinition, normalised
+from oubliette.tools.caller_tools import normalised
 from oubliette.tools.spec import CALLERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from oubliette.contract.agent_options import AgentOptions, AgentSettings
     from oubliette.records import CallerTool
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
-
-
-class CallerContext(Params, frozen=True, kw_only=True):
-    """The caller's id and the tools that it provides (Context)."""
-
-    caller_id: Annotated[
-        field_types.CallerId | None,
-        Meta(description="Id of the caller, for its agents and listeners."),
-    ] = None
-    caller_tools: Annotated[
-        tuple[ToolDefinition, ...] | None,
-        Meta(description="Tools that the agent may call; they replace the tools provided before."),
-    ] = None
-
-
-class AgentOptions(Params, frozen=True, kw_only=True):
-    """Parameters of all tools that start agents."""
-
-    context: Annotated[CallerContext | None, Meta(description="The caller and its tools.")] = None
-    caller_id: Annotated[
-        field_types.CallerId | None,
-        Meta(description="As context.caller_id, which takes precedence."),
-    ] = None
-    caller_tools: Annotated[
-        tuple[ToolDefinition, ...] | None,
-        Meta(description="As context.caller_tools, which takes precedence."),
-    ] = None
-    agent: Annotated[
-        field_types.Line | None, Meta(description="One of project_options.agents.")
-    ] = None
-    model: Annotated[field_types.Line | None, Meta(description="Model of the agent.")] = None
-    autonomy: Annotated[
-        Autonomy | None,
-        Meta(description="Actions that the agent may take without a permission; off: all."),
-    ] = None
-    api_key_scope: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=200)] | None,
-        Meta(
-            description="Scope of a key that is made for the agent, no wider than your own,"
-            " with which it can call Oubliette's tools. read and write are bound to"
-            " the project."
-        ),
-    ] = None
-    api_key_project: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=200)] | None,
-        Meta(description="Another project to bind that key to; * binds it to none."),
-    ] = None
-    api_key_ttl_seconds: Annotated[
-        field_types.ParamSeconds | None,
-        Meta(description="Time until that key expires; it ends with the session in any case."),
-    ] = None
-    api_key: Annotated[
-        field_types.Secret | None,
-        Meta(description="A key of your own for the agent, instead of api_key_scope."),
-    ] = None
-    idempotency_key: Annotated[
-        field_types.IdempotencyText | None,
-        Meta(
-            description="Name of this request: the same key within 24 h returns the same answer"
-            " and starts no second agent."
-        ),
-    ] = None
-    tree: SharedTreeParam = None
-
-
-class AgentSettings(AgentOptions, frozen=True, kw_only=True):
-    """Parameters of tools that start agents in a workspace."""
-
-    workspace_id: Annotated[
-        field_types.Uuid | None, Meta(description="Workspace. Unset: the project's default one.")
-    ] = None
-    create_workspace: Annotated[
-        bool,
-        Meta(
-            description="Create the workspace if it is missing; without workspace_id, create a new"
-            " one."
-        ),
-    ] = False
-    workspace: session_tools.NewWorkspace = "shared"
-    external_id: Annotated[
-        field_types.Line | None, Meta(description="Your own id for a workspace that is created.")
-    ] = None
-    source: Annotated[
-        field_types.Line | None,
-        Meta(description="Origin of a workspace that is created, for people."),
-    ] = None
-
-
-class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
-    """Parameters that `session_spawn` and `session_message` share."""
-
-    new_session: Annotated[
-        bool, Meta(description="Start a new session instead of resuming one.")
-    ] = False
 
 
 async def provided_tools(

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from oubliette.actors.messages import CreateProject, DeleteProject, GetCloneProgress, UpdateProject
 from oubliette.config import agent_config
-from oubliette.config.agent_config import Autonomy
 from oubliette.contract import field_types
-from oubliette.contract.field_types import Params
-from oubliette.contract.limits import Limits, TreeLimits
+from oubliette.contract.limits import Limits
+from oubliette.contract.project import (
+    Nothing,
+    Placement,
+    ProjectCreate,
+    ProjectDelete,
+    ProjectList,
+    ProjectOne,
+    ProjectUpdate,
+)
 from oubliette.errors import Forbidden, InvalidParameter
 from oubliette.records import ProjectRepository
 from oubliette.runtime.repositories.addresses import check_branch, check_folder, check_url
@@ -41,146 +48,6 @@ DELETE_SECONDS: Final = 60.0
 MAX_SERVERS_BYTES: Final = 64 * field_types.KIB
 
 
-class Placement(Params, frozen=True, kw_only=True):
-    """Node of a cluster that a project needs."""
-
-    labels: Annotated[
-        dict[
-            Annotated[str, Meta(min_length=1, max_length=63)], Annotated[str, Meta(max_length=63)]
-        ],
-        Meta(description="Labels that the node must have, with these values.", max_length=20),
-    ] = {}
-    runtime: Annotated[
-        field_types.Line | None,
-        Meta(description="Container runtime that the node must have; null: any."),
-    ] = None
-
-
-class RepositorySource(Params, frozen=True, kw_only=True):
-    """Repository that a project is cloned from: `url` or `path`."""
-
-    url: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=2048)] | None,
-        Meta(
-            description="https, http or ssh URL, as far as the server allows them, without a"
-            " password: the server's configuration has those.",
-        ),
-    ] = None
-    path: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
-        Meta(
-            description="Absolute path of a checkout on the server's machine, which is only read."
-            " Keys may clone what is in repositories.folders.",
-        ),
-    ] = None
-    branch: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=200)] | None,
-        Meta(description="Branch that workspaces begin at. Unset: its HEAD."),
-    ] = None
-    depth: Annotated[
-        field_types.Count | None,
-        Meta(description="Number of commits to fetch. Unset: all."),
-    ] = None
-    submodules: Annotated[bool, Meta(description="Fetch the submodules into each workspace.")] = (
-        False
-    )
-    lfs: Annotated[
-        bool,
-        Meta(
-            description="Fetch the content of files that Git LFS keeps into each workspace. Unset:"
-            " pointers."
-        ),
-    ] = False
-    dirty: Annotated[
-        bool,
-        Meta(description="With path: bring its uncommitted changes too, as uncommitted ones."),
-    ] = False
-    push: Annotated[
-        bool, Meta(description="Consent to pushes of branches to it, by session_push.")
-    ] = False
-
-
-class ProjectCreate(Params, frozen=True, kw_only=True):
-    """Parameters of `project_create`."""
-
-    name: Annotated[field_types.Line, Meta(description="Name, unique among existing projects.")]
-    description: Annotated[field_types.Text, Meta(description="Purpose, for people.")] = ""
-    remote_url: Annotated[
-        field_types.Remote | None,
-        Meta(description="URL of its repository, set as git's origin; nothing is fetched."),
-    ] = None
-    repository: Annotated[
-        RepositorySource | None,
-        Meta(
-            description="Repository to clone. Each workspace is a clone on a branch of its own,"
-            " oubliette/<workspace id>, the default one on oubliette/default. Unset: workspaces"
-            " begin empty."
-        ),
-    ] = None
-    init_git: Annotated[bool, Meta(description="Make the default workspace a git repository.")] = (
-        True
-    )
-    container_type: Annotated[
-        field_types.Line | None, Meta(description="One of project_options.container_types.")
-    ] = None
-    agent: Annotated[
-        field_types.Line | None, Meta(description="One of project_options.agents.")
-    ] = None
-    model: Annotated[field_types.Line | None, Meta(description="Model of its agents.")] = None
-    autonomy: Annotated[
-        Autonomy | None,
-        Meta(
-            description="Actions that agents may take without a permission; off: all, within the"
-            " container."
-        ),
-    ] = None
-    workspace_isolation: Annotated[
-        bool, Meta(description="Give each workspace a container of its own.")
-    ] = False
-    accept_bare: Annotated[
-        bool | None,
-        Meta(
-            description="Accept clients without a secret, which can be mistaken for each"
-            " other. Unset: as relay.accept_bare; true requires scope admin if that"
-            " is false."
-        ),
-    ] = None
-    limits: Annotated[TreeLimits, Meta(description="Limits of each tree of sessions.")] = (
-        TreeLimits()
-    )
-    mcp_servers: Annotated[
-        dict[str, dict[str, Any]],
-        Meta(
-            description="Further MCP servers for its agents, by name: command, args, env; or"
-            " url, type (http, sse), headers. A secret is written"
-            " ${credential:NAME}."
-        ),
-    ] = {}
-    placement: Annotated[
-        Placement | None, Meta(description="Node of a cluster that it needs; null: any.")
-    ] = None
-    idempotency_key: Annotated[
-        field_types.IdempotencyText | None,
-        Meta(
-            description="Name of this request: the same key within 24 h returns the same project,"
-            " not a second one."
-        ),
-    ] = None
-
-
-class ProjectList(Params, frozen=True, kw_only=True):
-    """Parameters of `project_list`."""
-
-    name_contains: Annotated[
-        Annotated[str, Meta(max_length=200, extra={"check": "storable"})] | None,
-        Meta(description="Text that the name contains."),
-    ] = None
-    limit: Annotated[field_types.PageSize, Meta(description="Maximum number to return.")] = 100
-    cursor: Annotated[
-        field_types.Cursor | None, Meta(description="next_cursor of the previous page.")
-    ] = None
-
-
 class ProjectPage(Result, frozen=True, kw_only=True):
     """Result of `project_list`."""
 
@@ -188,38 +55,11 @@ class ProjectPage(Result, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
-class ProjectOne(Params, frozen=True, kw_only=True):
-    """Parameters of `project_get`."""
-
-    project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
-
-
-class ProjectDelete(Params, frozen=True, kw_only=True):
-    """Parameters of `project_delete`."""
-
-    project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
-    discard: field_types.Discard = None
-
-
-class ProjectUpdate(Params, frozen=True, kw_only=True):
-    """Parameters of `project_update`."""
-
-    project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
-    allow_push: Annotated[
-        bool,
-        Meta(description="Consent to pushes to the repository that it was cloned from."),
-    ]
-
-
 class ProjectDeleted(Result, frozen=True, kw_only=True):
     """Result of `project_delete`."""
 
     project_id: str
     deleted: bool
-
-
-class Nothing(Params, frozen=True, kw_only=True):
-    """Parameters of tools that have none."""
 
 
 class Options(Result, frozen=True, kw_only=True):

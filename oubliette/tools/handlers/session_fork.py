@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from oubliette.actors.messages import Idempotency, SessionFork, SpawnSession
 from oubliette.contract import field_types
+from oubliette.contract.agent_options import AgentOptions
 from oubliette.errors import NotFound, OublietteError, SessionHandover
 from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.snapshots.history_records import ForkAnswer, ForkQuestion
@@ -20,7 +21,6 @@ from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, visible_session
 from oubliette.tools.handlers.snapshot_answers import ask_history, seconds_for
 from oubliette.tools.idempotency import claim
 from oubliette.tools.spawn_options import (
-    AgentOptions,
     branch_in,
     provided_tools,
     session_key,

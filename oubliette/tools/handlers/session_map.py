@@ -15,6 +15,7 @@ from msgspec import Meta
 from oubliette.actors.fan_out import FanOut
 from oubliette.actors.messages import EndSession, ReadEvents, SessionEvents
 from oubliette.contract import field_types, session_tools
+from oubliette.contract.agent_options import AgentSettings
 from oubliette.contract.field_types import Params
 from oubliette.errors import (
     Forbidden,
@@ -30,7 +31,6 @@ from oubliette.runtime.agents.memory import need_of
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.session_end import END_SECONDS
 from oubliette.tools.handlers.session_spawn import SessionSpawn, spawn
-from oubliette.tools.spawn_options import AgentSettings
 from oubliette.tools.spec import CALLERS, Result, Transport, tool
 
 if TYPE_CHECKING:

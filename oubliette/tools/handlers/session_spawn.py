@@ -9,13 +9,13 @@ from msgspec import Meta
 
 from oubliette.actors.messages import SpawnSession
 from oubliette.contract import field_types, session_tools
+from oubliette.contract.agent_options import SpawnSettings
 from oubliette.errors import InvalidParameter, SessionHandover
 from oubliette.kit.retry import ask_with_retry
 from oubliette.tools.handlers.projects import check_offer, visible_project
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, own_session
 from oubliette.tools.idempotency import claim
 from oubliette.tools.spawn_options import (
-    SpawnSettings,
     branch_in,
     branch_source,
     provided_tools,

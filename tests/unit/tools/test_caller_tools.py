@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.config.schema import CallersConfig
+from oubliette.contract.agent_options import ToolDefinition
 from oubliette.errors import InvalidParameter
-from oubliette.tools.caller_tools import ToolDefinition, normalised
+from oubliette.tools.caller_tools import normalised
 
 LIMITS = CallersConfig()
 

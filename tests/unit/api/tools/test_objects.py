@@ -244,7 +244,7 @@ def test_a_source_that_is_not_open_is_refused():
 def test_the_definitions_are_those_of_the_server():
     import msgspec
 
-    from oubliette.tools.caller_tools import ToolDefinition
+    from oubliette.contract.agent_options import ToolDefinition
 
     definitions: list[dict[str, Any]] = [
         each.definition for each in tool_table([Service()]).values()

@@ -14,7 +14,8 @@ from msgspec import Meta
 
 from oubliette.api.tools import CallableTool
 from oubliette.config.schema import CallersConfig
-from oubliette.tools.caller_tools import ToolDefinition, normalised
+from oubliette.contract.agent_options import ToolDefinition
+from oubliette.tools.caller_tools import normalised
 
 
 class Colour(enum.Enum):

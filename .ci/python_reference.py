@@ -47,7 +47,9 @@ PARTS = {
 ELSEWHERE = {"SpawnOptions": "oubliette.api.spawner"}
 MODULES = {"errors", "kit", "messages", "sync", "__version__"}
 MADE_BY_PROGRAMS = {"Call", "ToolError"}
-SECTION = re.compile(r"^(Args|Returns|Raises):$")
+SECTION = re.compile(r"^(Args|Returns|Raises|Blocking):$")
+HEADINGS = {"Blocking": "In `oubliette.sync`"}
+"""Sections that get another heading; `.ci/blocking_api.py` has what that one does."""
 ITEM = re.compile(r"^    (\**\w[\w.]*): (.*)$")
 
 
@@ -181,7 +183,7 @@ def prose(docstring: str | None) -> str:
         item = ITEM.match(line) if listing else None
         if heading:
             listing = True
-            lines += [f"{heading[1]}:", ""]
+            lines += [f"{HEADINGS.get(heading[1], heading[1])}:", ""]
         elif item:
             lines.append(f"* `{item[1]}`: {item[2]}")
         elif listing and line.startswith("    "):

@@ -17,6 +17,9 @@ class BrowserPort:
     """A port of a session's container that is open for browsers. Made by `Session.open_port`.
 
     As an `async with` block it is closed at the end of the block.
+
+    Blocking:
+        As a `with` block it is closed at the end of the block.
     """
 
     def __init__(self, shared: ClientContext, answer: Mapping[str, Any]) -> None:

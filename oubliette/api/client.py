@@ -35,10 +35,17 @@ _PAGE = 500
 
 
 class Oubliette:
-    """Projects and sessions of one system. Made by `open` and `connect`; an async context manager.
+    """Projects and sessions of one system. Made by `open` and `connect`.
 
-    It belongs to the event loop that opened it. When its block ends, the sessions that were started
-    in it are ended, or kept, according to `on_exit`.
+    When its block ends, the sessions that were started in it are ended, or kept, according to
+    `on_exit`.
+
+    It is an async context manager, and belongs to the event loop that opened it.
+
+    Blocking:
+        It is a context manager, and has an event loop in a thread of its own for the time of its
+        block; any thread of the process may use it. When the block ends, calls that other threads
+        make are cancelled.
     """
 
     def __init__(
@@ -61,7 +68,7 @@ class Oubliette:
             )
         self._connecting = connecting
         self._on_exit = on_exit
-        self.caller_id = caller_id
+        self.caller_id: str = caller_id
         """Id under which this program provides the tools of its sessions."""
         self._shared: ClientContext | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -75,10 +82,15 @@ class Oubliette:
     async def start(self) -> Self:
         """Open it without a block, and return it; close it yourself then.
 
+        On an event loop other than that of asyncio it raises `Conflict`.
+
         Raises:
             HomeInUse: another process uses the home.
             ConfigError: the home or the configuration is unusable.
-            Conflict: this does not run on asyncio, or it was opened before.
+            Conflict: it was opened before.
+
+        Blocking:
+            The thread of its event loop starts with it.
         """
         _check_loop()
         if self._shared is not None:
@@ -99,6 +111,9 @@ class Oubliette:
         """End what was started, unless it is kept, and close; a second time does nothing.
 
         Cancelling this is raised when all is closed. Calls that wait then raise `Closed`.
+
+        Blocking:
+            Calls that wait in other threads then raise `Closed`.
         """
         shared = self._shared
         if shared is None:

@@ -54,7 +54,7 @@ class Project(Spawner):
 
     def __init__(self, shared: ClientContext, answer: Mapping[str, Any]) -> None:
         self.info: ProjectInfo = msgspec.convert(answer, ProjectInfo, strict=False)
-        """Its settings when it was opened."""
+        """Its settings when it was opened, or updated last."""
         super().__init__(shared, self.info.id)
 
     def __repr__(self) -> str:

@@ -100,7 +100,7 @@ class Session:
             idempotency_key: Name of this request; a repeated one sends no second message.
 
         Returns:
-            The turn, to be awaited or iterated.
+            The turn, with its result and its events.
 
         Raises:
             Conflict: the session was ended.

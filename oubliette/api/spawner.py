@@ -192,6 +192,9 @@ class Spawner:
             ResultInvalid: no answer was of the type `returns`.
             BadResultType: the type has no JSON Schema.
             AgentNeverSawTools: the agent has not fetched the tools.
+
+        Blocking:
+            KeyboardInterrupt interrupts the turn and ends the session.
         """
         started: list[Session] = []
 
@@ -256,8 +259,9 @@ class Spawner:
     ) -> list[Any]:
         """Run each prompt as `run` does, several at the same time; return the answers in order.
 
-        A part that fails does not stop the others: its error stands in its place. Cancelling the
-        map cancels all parts.
+        A part that fails does not stop the others: its error stands in its place.
+
+        Cancelling the map cancels all parts.
 
         Args:
             prompts: One for each session.
@@ -268,6 +272,9 @@ class Spawner:
 
         Raises:
             InvalidParameter: `at_once` is less than 1, or there is no such option.
+
+        Blocking:
+            KeyboardInterrupt cancels all parts.
         """
         check_options(options, SpawnOptions.__annotations__)
         if at_once < 1:

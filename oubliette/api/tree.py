@@ -1,4 +1,4 @@
-"""Tree, limits of all that is started inside a block."""
+"""Tree, limits of all that is started in it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 class Tree(Spawner):
     """Sessions whose agents, cost and time count together, their children included.
 
-    Use as an async context manager: at its end the sessions that were started inside are ended.
-    Made by `Project.tree`.
+    Made by `Project.tree`. At the end of its block the sessions that were started inside are ended.
+
+    Use as an async context manager.
+
+    Blocking:
+        Use as a context manager.
     """
 
     def __init__(self, shared: ClientContext, project_id: str, limits: dict[str, Any]) -> None:
         super().__init__(shared, project_id)
-        self.id = new_tree_id()
+        self.id: str = new_tree_id()
         """Id of the tree."""
         self._limits = limits
         self._sessions: list[Session] = []

@@ -1,4 +1,4 @@
-"""Turn, the work of an agent on one message: awaited for its result, iterated for its events."""
+"""Turn, the work of an agent on one message, with its result and its events."""
 
 from __future__ import annotations
 
@@ -21,18 +21,24 @@ INTERRUPT_SECONDS = 10.0
 
 
 class Turn:
-    """One turn of a session. Awaiting it returns its `TurnResult`; iterating it, its events.
+    """One turn of a session: the work of an agent on one message.
 
-    Both may be done any number of times, at once or later: each reads the log from the beginning
-    of the turn.
+    Its result and its events may be read any number of times, at once or later, each time from the
+    beginning of the turn.
+
+    Awaiting it returns its `TurnResult`; iterating it, its events.
+
+    Blocking:
+        `result` waits for its `TurnResult`; iterating it gives its events.
     """
 
     def __init__(
         self, parts: ClientShared, session_id: str, number: int, after: int, *, lends: bool = False
     ) -> None:
         self._parts = parts
-        self.session_id = session_id
-        self.number = number
+        self.session_id: str = session_id
+        """Id of the session."""
+        self.number: int = number
         """Number of the turn in its session, from 1."""
         self._after = after
         self._lends = lends
@@ -69,6 +75,9 @@ class Turn:
 
         Raises:
             DeadlineExceeded: the turn has not ended within `timeout`.
+            SessionFailed: the turn failed; contains the reason.
+            TurnInterrupted: it was interrupted.
+            AgentNeverSawTools: the agent began it without the tools that came with its message.
         """
         self._parts.check()
         limit = asyncio.timeout(timeout)

@@ -59,6 +59,22 @@ class PortalThread:
             self._thread.start()
         self._loop = started.result()
 
+    def open(
+        self, first: Callable[[], Awaitable[object]], last: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Start the thread, and make a first call; if it fails, stop the thread with the last one.
+
+        Raises:
+            Conflict: it was started before.
+            Exception: that of the first call.
+        """
+        self.start()
+        try:
+            self.call(first)
+        except BaseException:
+            self.stop(last)
+            raise
+
     def call(self, work: Callable[[], Awaitable[T]]) -> T:
         """Make a call on the loop, and wait for its result.
 

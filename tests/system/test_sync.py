@@ -15,10 +15,12 @@ import pytest
 
 import oubliette
 from oubliette import sync
+from tests.git_hosts import checkout
 from tests.system.python_api import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.system.site import Site
 
@@ -236,6 +238,18 @@ def test_any_tool_of_the_system_is_called(ob: sync.Oubliette, project: sync.Proj
     done = project.exec("echo hello")
     assert done["stdout"] == "hello\n"
     project.delete()
+
+
+def test_attributes_are_those_that_a_call_has_changed(
+    opened_here: sync.Oubliette, tmp_path: Path
+) -> None:
+    source = checkout(tmp_path / "shop", {"one": "1"})
+    project = opened_here.create_project("cloned", repository=source)
+    assert project.info.repository is not None
+    assert not project.info.repository.push
+    project.update(allow_push=True)
+    assert project.info.repository is not None
+    assert project.info.repository.push
 
 
 # ---------------------------------------------------------------------- loops and threads

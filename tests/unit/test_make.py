@@ -40,6 +40,10 @@ def test_a_checkout_in_a_folder_with_a_blank_is_installed_there(tmp_path: Path) 
     assert given == [f"VIRTUAL_ENV={folder}/.venv"] * 2
 
 
+def test_lint_looks_whether_the_blocking_classes_are_current() -> None:
+    assert lines("lint").splitlines()[-1].endswith("python .ci/blocking_api.py --check")
+
+
 def test_the_demo_has_the_options_that_were_given_and_no_others() -> None:
     assert lines("demo").rstrip().endswith("/oubliette demo")
     assert lines("demo", "CLUSTER=3", "KEEP=1").strip().endswith("--keep --cluster 3")

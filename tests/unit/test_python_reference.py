@@ -51,10 +51,13 @@ def test_sections_of_a_docstring_become_lists(reference) -> None:
 
     Returns:
         The thing.
+
+    Blocking:
+        It waits.
     """
     assert reference.prose(text) == (
         "Do it.\n\nArgs:\n\n* `name`: its name,\n  in full.\n* `other`: another.\n\n"
-        "Returns:\n\nThe thing.\n"
+        "Returns:\n\nThe thing.\n\nIn `oubliette.sync`:\n\nIt waits.\n"
     )
 
 

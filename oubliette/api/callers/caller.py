@@ -26,8 +26,12 @@ class Caller:
     """A caller: it answers the calls of all sessions that were started with it.
 
     Calls of durable tools wait for it. A program that opens a caller of the same id later, after a
-    crash for example, gets those that are open. Use as an async context manager; made by
-    `Oubliette.caller`.
+    crash for example, gets those that are open. Made by `Oubliette.caller`.
+
+    Use as an async context manager.
+
+    Blocking:
+        Use as a context manager.
     """
 
     def __init__(
@@ -39,7 +43,7 @@ class Caller:
         on_permission: OnPermission | None = None,
         once: str | Path | None = None,
     ) -> None:
-        self.id = ids.check_caller_id(caller_id)
+        self.id: str = ids.check_caller_id(caller_id)
         """Id of the caller."""
         self._shared = shared
         self._given = listed_tools(tools)

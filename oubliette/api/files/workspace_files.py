@@ -25,7 +25,7 @@ class WorkspaceFiles:
 
     def __init__(self, tools: CallsTools, project_id: str, workspace_id: str | None = None) -> None:
         self._calls = FileCalls(tools, project_id, workspace_id)
-        self.id = workspace_id
+        self.id: str | None = workspace_id
         """Id of the workspace; None: the project's default one."""
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ PAGES = (
 FENCE = re.compile(r"(?ms)^```(\w*)\n(.*?)^```$")
 SPAN = re.compile(r"`(oubliette [^`]+)`")
 COMMAND = re.compile(r"(?:^|[|;(] ?|\$ )(?:\w+=\S+ )*(oubliette(?: [^|;)\n]*)?)", re.M)
-LANGUAGES = {"text", "sh", "console", "toml", "json", "python", "ini"}
+LANGUAGES = {"text", "sh", "console", "toml", "json", "python", "ini", "mermaid"}
 """`text` holds drawings, forms of commands and of messages; nothing is checked but commands."""
 ROOT_COMMAND = typer.main.get_command(app)
 

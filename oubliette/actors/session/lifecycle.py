@@ -26,7 +26,7 @@ Step = Literal[
     "resumed",  # a message resumed it
 ]
 
-_STEPS: Final[dict[tuple[SessionStatus, Step], SessionStatus]] = {
+SESSION_STEPS: Final[dict[tuple[SessionStatus, Step], SessionStatus]] = {
     ("created", "turn_started"): "running",
     ("created", "ready"): "idle",
     ("idle", "turn_started"): "running",
@@ -53,7 +53,7 @@ _STEPS: Final[dict[tuple[SessionStatus, Step], SessionStatus]] = {
 
 def allowed(status: SessionStatus, step: Step) -> bool:
     """Return whether `step` may happen to a session in `status`."""
-    return (status, step) in _STEPS
+    return (status, step) in SESSION_STEPS
 
 
 def after(status: SessionStatus, step: Step) -> SessionStatus:
@@ -62,7 +62,7 @@ def after(status: SessionStatus, step: Step) -> SessionStatus:
     Raises:
         Conflict: the step cannot happen in this status.
     """
-    following = _STEPS.get((status, step))
+    following = SESSION_STEPS.get((status, step))
     if following is None:
         raise Conflict(f"a session that is {status} cannot take the step {step!r}")
     return following
@@ -70,7 +70,9 @@ def after(status: SessionStatus, step: Step) -> SessionStatus:
 
 def may_follow(status: SessionStatus, following: SessionStatus) -> bool:
     """Return whether any step leads from `status` to `following`."""
-    return any(before == status and after == following for (before, _), after in _STEPS.items())
+    return any(
+        before == status and after == following for (before, _), after in SESSION_STEPS.items()
+    )
 
 
 def live(session: Session) -> bool:

@@ -1,4 +1,4 @@
-"""Writes docs/states.md: states of a session and of a container, from the tables of the code.
+"""Writes docs/states.md: what states there are in a session, from the tables of the code.
 
 python .ci/states.py
 """
@@ -23,8 +23,8 @@ PAGE = ROOT / "docs" / "states.md"
 HEAD = """\
 # States
 
-The states of a session and of a container, and what leads from one to another. What a drawing does
-not have is refused when it happens. This page is generated from the tables in the code:
+The states of a session, a turn and a container, and what leads from one to another. What a drawing
+does not have is refused when it happens. This page is generated from the tables in the code:
 `python .ci/states.py` renews it. What the words mean is written beside each table.
 """
 
@@ -42,6 +42,7 @@ class Machine(NamedTuple):
 
 MACHINES = (
     Machine("A session", session, session.SESSION_STEPS, ("created",)),
+    Machine("A turn", session, session.TURN_STEPS, ("queued",), ("done",)),
     Machine("A container", container, container.TRANSITIONS, ("down",)),
 )
 

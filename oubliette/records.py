@@ -34,6 +34,9 @@ EventType = Literal[
 ]
 
 
+TurnState = Literal["queued", "running", "done"]
+TurnOutcome = Literal["completed", "interrupted", "failed"]
+
 Conversation = Literal["native", "transcript"]
 """Origin of what a fork knows: its agent's own files, or a text before its first prompt."""
 Forks = Literal["turn", "end"]
@@ -259,7 +262,7 @@ class Turn(Record, frozen=True):
     session_id: str
     number: int
     prompt: str
-    state: Literal["queued", "running", "done"]
+    state: TurnState
     created_at: float
     stdin_seq: int | None = None
     """Sequence number of the frame that carries it; the guest drops frames that it already has."""

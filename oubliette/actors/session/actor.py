@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.event_writer import EventWriter
     from oubliette.actors.session.memory import SessionMemory
-    from oubliette.records import Session
+    from oubliette.records import Session, TurnOutcome
 
 
 class SessionActor(Actor):
@@ -435,7 +435,7 @@ class SessionActor(Actor):
             )
         )
 
-    def _complete(self, outcome: str, text: str | None, source: str | None) -> None:
+    def _complete(self, outcome: TurnOutcome, text: str | None, source: str | None) -> None:
         """End the running turn."""
         status = self.writer.record.status
         self._apply(self.state.complete(outcome, text, source, status))

@@ -18,7 +18,7 @@ from oubliette.actors.session.effects import (
     NotifyTree,
 )
 from oubliette.actors.session.messages import AgentCost
-from oubliette.records import Forks
+from oubliette.records import Forks, TurnOutcome
 
 if TYPE_CHECKING:
     from oubliette.actors.session.messages import OutputEvent
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from oubliette.records import Session
 
 _FORKS: Final = get_args(Forks)
+_OUTCOMES: Final[dict[str, TurnOutcome]] = {each: each for each in get_args(TurnOutcome)}
 
 
 def effects_of(
@@ -90,7 +91,8 @@ def _completion(
     record: Session,
     given_up: str | None,
 ) -> Effects:
-    outcome = str(data.get("status", "completed"))
+    # An adapter of another package may report what no reader of the log knows.
+    outcome = _OUTCOMES.get(str(data.get("status", "completed")), "failed")
     final = data.get("final_text")
     text = final if isinstance(final, str) else None
     if outcome == "interrupted" and given_up is not None:

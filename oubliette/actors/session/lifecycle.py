@@ -1,4 +1,4 @@
-"""Statuses of a session as a pure state machine.
+"""Statuses of a session, and states of its turns, as pure state machines.
 
 created → running ⇄ idle → completed | failed | timed_out
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from oubliette.errors import Conflict
-from oubliette.records import TERMINAL, Session, SessionStatus
+from oubliette.records import TERMINAL, Session, SessionStatus, TurnOutcome, TurnState
 
 Step = Literal[
     "turn_started",  # a prompt was handed to the agent
@@ -50,6 +50,18 @@ SESSION_STEPS: Final[dict[tuple[SessionStatus, Step], SessionStatus]] = {
     ("timed_out", "resumed"): "created",
 }
 
+TurnStep = Literal["begun", TurnOutcome]
+"""`begun`: its prompt is written to the agent. An outcome: it ended with it."""
+
+TURN_STEPS: Final[dict[tuple[TurnState, TurnStep], TurnState]] = {
+    ("queued", "begun"): "running",
+    ("queued", "interrupted"): "done",
+    ("queued", "failed"): "done",  # its session ended first
+    ("running", "completed"): "done",
+    ("running", "interrupted"): "done",
+    ("running", "failed"): "done",
+}
+
 
 def allowed(status: SessionStatus, step: Step) -> bool:
     """Return whether `step` may happen to a session in `status`."""
@@ -65,6 +77,18 @@ def after(status: SessionStatus, step: Step) -> SessionStatus:
     following = SESSION_STEPS.get((status, step))
     if following is None:
         raise Conflict(f"a session that is {status} cannot take the step {step!r}")
+    return following
+
+
+def turn_after(state: TurnState, step: TurnStep) -> TurnState:
+    """Return the state of a turn that `step` leads to.
+
+    Raises:
+        Conflict: the step cannot happen in this state.
+    """
+    following = TURN_STEPS.get((state, step))
+    if following is None:
+        raise Conflict(f"a turn that is {state} cannot take the step {step!r}")
     return following
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from oubliette.actors.session.session_end import EndOfSession
-    from oubliette.records import SessionStatus
+    from oubliette.records import SessionStatus, TurnOutcome
 
 NOWHERE = (-1, -1)
 """The position before all output."""
@@ -146,7 +146,9 @@ class SessionActorState:
         if held_up or not self.attached:
             return ()
         self.stdin_seq += 1
-        turn = msgspec.structs.replace(self.queue.pop(0), state="running", stdin_seq=self.stdin_seq)
+        turn = self.queue.pop(0)
+        state = lifecycle.turn_after(turn.state, "begun")
+        turn = msgspec.structs.replace(turn, state=state, stdin_seq=self.stdin_seq)
         self.running = turn
         following = lifecycle.after(status, "turn_started")
         return (
@@ -161,12 +163,12 @@ class SessionActorState:
         return _status(lifecycle.after(status, "ready")) if status == "created" else ()
 
     def complete(
-        self, outcome: str, text: str | None, source: str | None, status: SessionStatus
+        self, outcome: TurnOutcome, text: str | None, source: str | None, status: SessionStatus
     ) -> Effects:
         """End the running turn; a result that comes without one is logged all the same.
 
         Args:
-            outcome: `completed`, `interrupted` or `failed`.
+            outcome: How it ended.
             text: The agent's answer, or the reason why there is none if it reported no error.
             source: Position of the outcome in the agent's output.
             status: Of the session.
@@ -230,14 +232,14 @@ class SessionActorState:
             AppendEvent("status", {"status": end.outcome, "reason": reason}),
         )
 
-    def _end_turn(self, outcome: str, result: str | None) -> Effects:
+    def _end_turn(self, outcome: TurnOutcome, result: str | None) -> Effects:
         turn, self.running = self.running, None
         self.last_error = None
         if turn is None:
             return (EndTurnWatch(),)
         return (EndTurnWatch(), *self._idle(), *_done(turn, outcome, result))
 
-    def _cut_off(self, outcome: str, reason: str) -> Effects:
+    def _cut_off(self, outcome: TurnOutcome, reason: str) -> Effects:
         """End the turn that runs, if any, without an outcome of the agent's own."""
         number = self.turn
         effects = self._end_turn(outcome, reason)
@@ -309,19 +311,20 @@ def _status(following: SessionStatus, **data: int) -> Effects:
 
 
 def _completion(
-    turn: int | None, outcome: str, text: str, source: str | None = None
+    turn: int | None, outcome: TurnOutcome, text: str, source: str | None = None
 ) -> AppendEvent:
     shown: dict[str, Any] = {"final_text": text, "status": outcome}
     return AppendEvent("completion", shown if turn is None else {**shown, "turn": turn}, source)
 
 
-def _done(turn: Turn, outcome: str, result: str | None) -> Effects:
+def _done(turn: Turn, outcome: TurnOutcome, result: str | None) -> Effects:
     """Store the end of a turn, then answer the call that waits for it."""
-    done = msgspec.structs.replace(turn, state="done", outcome=outcome, result=result)
+    state = lifecycle.turn_after(turn.state, outcome)
+    done = msgspec.structs.replace(turn, state=state, outcome=outcome, result=result)
     if done.call_id is None:
         return (StoreTurn(done),)
     parent_id, _, call_id = done.call_id.partition("/")
     ended = ChildTurnEnded(
-        session_id=done.session_id, call_id=call_id, outcome=outcome or "failed", result=result
+        session_id=done.session_id, call_id=call_id, outcome=outcome, result=result
     )
     return StoreTurn(done), AfterCommit(NotifyParent(parent_id, ended))

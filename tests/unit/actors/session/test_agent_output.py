@@ -124,6 +124,7 @@ def test_the_last_error_is_the_result_of_a_failed_turn() -> None:
         ({"status": "completed", "final_text": "ok"}, "too slow", "completed", "ok"),
         ({"status": "failed", "final_text": "part"}, None, "failed", "429"),
         ({"status": "failed"}, None, "failed", "429"),
+        ({"status": "fell asleep"}, None, "failed", "429"),
     ],
 )
 def test_a_turn_ends_as_reported_or_as_failed_if_it_was_given_up(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import itertools
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -21,15 +22,19 @@ from oubliette.actors.session.effects import (
     WatchTurn,
     WriteFrame,
 )
+from oubliette.actors.session.lifecycle import TURN_STEPS
 from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnded, StdinFrame
 from oubliette.actors.session.session_end import EndOfSession, step_of_loss
 from oubliette.actors.session.state import NOWHERE, SessionActorState
+from oubliette.errors import Conflict
 from oubliette.records import Turn
 from tests.unit.runtime.store.samples import session as sample
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oubliette.actors.session.effects import Effects
-    from oubliette.records import SessionStatus
+    from oubliette.records import SessionStatus, TurnOutcome
 
 NOW = 1000.0
 ID = "gogol_1"
@@ -259,16 +264,66 @@ def test_a_result_without_a_turn_is_logged_and_changes_nothing_else() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("outcome", "answered"), [("completed", "completed"), ("failed", "failed"), ("", "failed")]
-)
-def test_the_parent_gets_the_end_of_a_turn_after_it_is_stored(outcome: str, answered: str) -> None:
+@pytest.mark.parametrize("outcome", ["completed", "failed"])
+def test_the_parent_gets_the_end_of_a_turn_after_it_is_stored(outcome: TurnOutcome) -> None:
     state = SessionActorState(ID, attached=True)
     state.submit("go", "gogol_0/c1", NOW)
     state.begin("created", held_up=False)
     effects = state.complete(outcome, "text", None, "running")
-    sent = effects.index(answer(answered, "text"))
+    sent = effects.index(answer(outcome, "text"))
     assert isinstance(effects[sent - 1], StoreTurn)
+
+
+# ------------------------------------------------------------------ all that can happen
+
+
+INPUTS: dict[str, Callable[[SessionActorState, Any], Effects]] = {
+    "message": lambda state, _: state.submit("more", None, NOW),
+    "begin": lambda state, status: state.begin(status, held_up=False),
+    "completed": lambda state, status: state.complete("completed", "", None, status),
+    "interrupted": lambda state, status: state.complete("interrupted", "", None, status),
+    "failed": lambda state, status: state.complete("failed", "", None, status),
+    "withdrawn": lambda state, _: state.interrupt(held_up=True),
+    "restarted": lambda state, _: state.agent_attached(0, started=True),
+    "ended": lambda state, status: state.finish(
+        EndOfSession("ended", "completed", "why"), status, NOW, final=True
+    ),
+}
+
+
+def test_turns_take_the_steps_of_their_table_whatever_happens_and_each_of_them() -> None:
+    taken: set[tuple[str, str]] = set()
+    for inputs in itertools.product(INPUTS, repeat=3):
+        state = queued("go")
+        status: SessionStatus = "created"
+        turns = {1: "queued"}
+        for name in inputs:
+            if state.finished:
+                break  # its actor takes nothing more
+            effects = INPUTS[name](state, status)
+            for each in stored(effects):
+                step = "begun" if each.state == "running" else each.outcome
+                if each.state == "queued":
+                    assert each.number not in turns
+                else:
+                    before = turns[each.number]
+                    assert TURN_STEPS.get(cast("Any", (before, step))) == each.state, inputs
+                    taken.add((before, str(step)))
+                turns[each.number] = each.state
+            for each in effects:
+                if isinstance(each, ChangeRecord):
+                    status = each.fields.get("status", status)
+        if state.finished:
+            assert {*turns.values()} == {"done"}, inputs
+    assert taken == TURN_STEPS.keys()
+
+
+def test_a_turn_that_is_over_ends_no_second_time() -> None:
+    state = running()
+    assert state.running is not None
+    state.running = ended(state.running, "completed", "")
+    with pytest.raises(Conflict, match="a turn that is done cannot take the step 'failed'"):
+        state.complete("failed", None, None, "running")
 
 
 # ------------------------------------------------------------------ an interrupt

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from oubliette.actors.agent_requests import caller_tools
 from oubliette.actors.container import lifecycle as container
 from oubliette.actors.session import lifecycle as session
 
@@ -23,8 +24,9 @@ PAGE = ROOT / "docs" / "states.md"
 HEAD = """\
 # States
 
-The states of a session, a turn and a container, and what leads from one to another. What a drawing
-does not have is refused when it happens. This page is generated from the tables in the code:
+The states of a session, a turn, a caller's request and a container, and what leads from one to
+another. What a drawing does not have is refused when it happens; of a request it is ignored, since
+two outcomes may be under way at once. This page is generated from the tables in the code:
 `python .ci/states.py` renews it. What the words mean is written beside each table.
 """
 
@@ -43,6 +45,13 @@ class Machine(NamedTuple):
 MACHINES = (
     Machine("A session", session, session.SESSION_STEPS, ("created",)),
     Machine("A turn", session, session.TURN_STEPS, ("queued",), ("done",)),
+    Machine(
+        "A caller's request",
+        caller_tools,
+        caller_tools.CALL_STEPS,
+        ("reserving", "open"),  # open at once: one that an earlier actor left
+        ("over",),
+    ),
     Machine("A container", container, container.TRANSITIONS, ("down",)),
 )
 

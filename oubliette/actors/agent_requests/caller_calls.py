@@ -6,7 +6,7 @@ second in all of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -57,12 +57,11 @@ if TYPE_CHECKING:
 
     from oubliette.actors.agent_requests.caller_tools import PendingRpc
     from oubliette.actors.agent_requests.request_input import RequestInput
-    from oubliette.actors.messages import AnswerCallerTool, ReportCallProgress
+    from oubliette.actors.messages import AnswerCallerTool, Outcome, ReportCallProgress
     from oubliette.actors.session.messages import CallReserved
     from oubliette.config.schema import Config
     from oubliette.kit import Deferred
 
-Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
 HELD: Final = "nothing can be stored now, the call waits for it"
 
 
@@ -76,7 +75,7 @@ class CallerCalls:
     @property
     def open(self) -> bool:
         """Whether the agent waits for a caller's tool."""
-        return bool(self._calls.open or self._calls.reserving)
+        return any(call.state != "settling" for call in self._calls)
 
     @property
     def reserving(self) -> bool:
@@ -85,7 +84,7 @@ class CallerCalls:
 
     def waits(self) -> Iterator[Wait]:
         """Return the calls that wait for their caller."""
-        for call in self._calls.open.values():
+        for call in self._calls.unsettled:
             request = call.request
             yield Wait(
                 kind="caller_tool",
@@ -107,15 +106,17 @@ class CallerCalls:
                 # Its full time again: its caller could not answer while no server ran.
                 deadline = max(request.deadline, now + self._timeout)
                 adopted = msgspec.structs.replace(request, deadline=deadline)
-                self._calls.add(OpenCall(adopted))
+                self._calls.add(OpenCall(adopted, state="open"))
                 effects += (WatchCall(adopted, adopted=True),)
             elif request.call_id is not None and request.settled_at is not None:
                 self._calls.remember(request.call_id, request.id, request.settled_at)
-        return (*effects, *self.report()) if self._calls.open else effects
+        return (*effects, *self.report()) if self._calls.unsettled else effects
 
     def report(self) -> Effects:
         """Send the owner of the limit the calls that are open here, or wait for it."""
-        return (ReportOpenCalls(tuple(self._calls.open), tuple(self._calls.reserving)),)
+        unsettled = tuple(call.request.id for call in self._calls.unsettled)
+        reserving = tuple(call.request.id for call in self._calls.reserving)
+        return (ReportOpenCalls(unsettled, reserving),)
 
     # ------------------------------------------------------------------ calls
 
@@ -154,7 +155,7 @@ class CallerCalls:
             call_id=call_id,
             durable=tool.durable,
         )
-        self._calls.reserve(OpenCall(request, askers=[rpc]))
+        self._calls.add(OpenCall(request, askers=[rpc]))
         return (ReserveOpenCall(request.id),)
 
     def reserved(self, message: CallReserved, event_index: int, ancestry: list[str]) -> Effects:
@@ -166,15 +167,15 @@ class CallerCalls:
             ancestry: Session ids from the root of the tree down to this one.
         """
         request_id = message.request_id
-        if request_id not in self._calls.reserving:
+        call = self._calls.find(request_id)
+        if call is None or call.state != "reserving":
             return ()
         if message.again:
             return (ReserveOpenCall(request_id, again=True),)
         if message.error is not None:
             return self._withdraw(request_id, message.error)
-        call = self._calls.reserving.pop(request_id)
+        self._calls.take(request_id, "reserved")
         call.request = request = msgspec.structs.replace(call.request, event_index=event_index)
-        self._calls.add(call)
         return (
             AppendEvent("caller_tool_request", request_data(request, ancestry)),
             Store(PutCallerRequest(request)),
@@ -183,14 +184,14 @@ class CallerCalls:
         )
 
     def _join(self, rpc: PendingRpc, request_id: str) -> Effects:
-        call = self._calls.joinable(request_id)
+        call = self._calls.find(request_id)
         if call is None:
             return (ReadOutcome(rpc, request_id),)
         return tuple(ReplyToClient(each, error=REPLACED) for each in joined(call.askers, rpc))
 
     def _withdraw(self, request_id: str, error: dict[str, Any] | None = None) -> Effects:
         """Drop a call that is not in the log; those who asked for it get `error`."""
-        call = self._calls.unreserve(request_id)
+        call = self._calls.take(request_id, "withdrawn")
         askers = call.askers if call is not None else ()
         return (
             ReleaseOpenCall(request_id),
@@ -206,7 +207,7 @@ class CallerCalls:
         over: Effects = (EndRequest(target),)
         if call.askers:
             return over
-        if call.request.id in self._calls.reserving:
+        if call.state == "reserving":
             return over + self._withdraw(call.request.id)
         error = "the agent cancelled the call"
         return over + self.settle(call.request.id, "cancelled", now, error=error)
@@ -214,25 +215,26 @@ class CallerCalls:
     def cancel_all(self, reason: str, now: float) -> Effects:
         """Settle every open call as cancelled."""
         effects: Effects = ()
-        for request_id in list(self._calls.open):
-            effects += self.settle(request_id, "cancelled", now, error=f"cancelled: {reason}")
-        for request_id in list(self._calls.reserving):
-            error = outcome_error("cancelled", f"cancelled: {reason}")
-            effects += self._withdraw(request_id, error)
+        why = f"cancelled: {reason}"
+        for call in self._calls.unsettled:
+            effects += self.settle(call.request.id, "cancelled", now, error=why)
+        for call in self._calls.reserving:
+            effects += self._withdraw(call.request.id, outcome_error("cancelled", why))
         return effects
 
     # ------------------------------------------------------------------ answers
 
     def accepts(self, message: AnswerCallerTool | ReportCallProgress) -> bool:
         """Return whether this is about an open call of this principal without an answer yet."""
-        call = self._calls.open.get(message.request_id)
-        return not (call is None or call.answered or call.request.principal != message.principal)
+        call = self._calls.find(message.request_id)
+        if call is None or call.state != "open":
+            return False
+        return call.request.principal == message.principal
 
     def answered(self, message: AnswerCallerTool, answer: Deferred) -> Effects:
         """Take a caller's answer that is accepted; `answer` is set when it is in the log."""
-        call = self._calls.open[message.request_id]
-        call.answered = True
-        call.answers.append(answer)
+        self._calls[message.request_id].answers.append(answer)
+        self._calls.take(message.request_id, "answered")
         # Sent to itself, not done here: an error in a `tell` fails the session, which recovers from
         # the store; an error in this ask would leave it with a call that is settled by half.
         settled = RequestSettled(
@@ -245,7 +247,7 @@ class CallerCalls:
 
     def progressed(self, message: ReportCallProgress, now: float) -> Effects:
         """Take a caller's progress with a call, which is accepted."""
-        call = self._calls.open[message.request_id]
+        call = self._calls[message.request_id]
         wait = call.progress.wait(message.message, now)
         if wait is None:
             return ()
@@ -255,23 +257,23 @@ class CallerCalls:
 
     def progress_due(self, message: ProgressDue, now: float) -> Effects:
         """Pass on the progress that was held, unless the call has its answer."""
-        call = self._calls.open.get(message.request_id)
-        if call is None or call.answered:
+        call = self._calls.find(message.request_id)
+        if call is None or call.state != "open":
             return ()
         held = call.progress.due(now)
         return () if held is None else _passed_on(call, held)
 
     def progress_stored(self, stored: ProgressStored) -> Effects:
         """Report progress, which is in the log, to all who wait for the call."""
-        call = self._calls.open.get(stored.request_id)
-        if call is None:
+        call = self._calls.find(stored.request_id)
+        if call is None or not call.unsettled:
             return ()
         return tuple(ReportProgress(rpc, stored.message) for rpc in call.askers)
 
     def held(self, request_id: str) -> Effects:
         """Report to all who wait for a call that it waits for the storage, without an event."""
-        call = self._calls.open.get(request_id)
-        if call is None:
+        call = self._calls.find(request_id)
+        if call is None or not call.unsettled:
             return ()
         return tuple(ReportProgress(rpc, HELD) for rpc in call.askers)
 
@@ -284,8 +286,8 @@ class CallerCalls:
         result: Any = None,
         error: str | None = None,
     ) -> Effects:
-        """Settle a call, once; nothing happens if it is not open."""
-        call = self._calls.settle(request_id, now)
+        """Settle a call, once; nothing happens if its state does not allow it."""
+        call = self._calls.take(request_id, outcome, now)
         if call is None:
             return ()
         shown = {
@@ -309,7 +311,7 @@ class CallerCalls:
 
     def stored(self, settled: CallStored) -> Effects:
         """Answer all who wait for a call, whose outcome is in the log now."""
-        call = self._calls.stored(settled.request_id)
+        call = self._calls.take(settled.request_id, "stored")
         if call is None:
             return ()
         error = None

@@ -10,12 +10,15 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from oubliette import ids
 from oubliette.actors.agent_requests.call_progress import CallProgress
+from oubliette.actors.messages import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from oubliette.kit import Deferred
     from oubliette.records import CallerRequest, CallerTool, Session
 
@@ -43,6 +46,35 @@ def joined(askers: list[PendingRpc], rpc: PendingRpc) -> list[PendingRpc]:
     return replaced
 
 
+CallState = Literal["reserving", "open", "answered", "settling", "over"]
+"""`reserving`: it is not in the log yet, as the limit of its principal is asked for. `open`: its
+caller may answer. `answered`: the caller has. `settling`: its outcome is being written to the log,
+and askers may still join it. `over`: later askers read the outcome in the log.
+"""
+
+CallStep = Literal["reserved", "withdrawn", "answered", Outcome, "stored"]
+"""`reserved`: its principal may have one more. `withdrawn`: it may not, or none waits for the call.
+`answered`: the caller's answer was accepted. An outcome: the call was settled with it. `stored`:
+the outcome is in the log.
+"""
+
+CALL_STEPS: Final[dict[tuple[CallState, CallStep], CallState]] = {
+    ("reserving", "reserved"): "open",
+    ("reserving", "withdrawn"): "over",
+    ("open", "answered"): "answered",
+    ("open", "timeout"): "settling",
+    ("open", "caller_gone"): "settling",
+    ("open", "cancelled"): "settling",
+    ("answered", "result"): "settling",
+    ("answered", "tool_error"): "settling",
+    # These were under way when the answer came.
+    ("answered", "timeout"): "settling",
+    ("answered", "caller_gone"): "settling",
+    ("answered", "cancelled"): "settling",
+    ("settling", "stored"): "over",
+}
+
+
 @dataclass
 class OpenCall:
     """One pending call."""
@@ -51,66 +83,76 @@ class OpenCall:
     askers: list[PendingRpc] = field(default_factory=list[PendingRpc])
     answers: list[Deferred] = field(default_factory=list["Deferred"])
     """caller_tool_response calls that wait for the outcome to be in the log."""
-    answered: bool = False
+    state: CallState = "reserving"
     progress: CallProgress = field(default_factory=CallProgress)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether it is in the log without an outcome."""
+        return self.state in {"open", "answered"}
 
 
 class CallerToolCalls:
-    """Open calls by request id, and the ids by which they are found again."""
+    """Calls that are not over, by request id, and the ids by which they are found again."""
 
     def __init__(self) -> None:
-        self.open: dict[str, OpenCall] = {}
-        self.reserving: dict[str, OpenCall] = {}
-        """Calls that are not in the log yet: the limit of their principal is asked for."""
-        self._settling: dict[str, OpenCall] = {}
-        """Calls whose outcome is being written to the log: askers may still join them."""
+        self._calls: dict[str, OpenCall] = {}
         self._by_call_id: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def __iter__(self) -> Iterator[OpenCall]:
+        return iter(self._calls.values())
+
+    @property
+    def unsettled(self) -> list[OpenCall]:
+        """The calls that are in the log without an outcome."""
+        return [call for call in self if call.unsettled]
+
+    @property
+    def reserving(self) -> list[OpenCall]:
+        """The calls that are not in the log yet."""
+        return [call for call in self if call.state == "reserving"]
+
+    def __getitem__(self, request_id: str) -> OpenCall:
+        return self._calls[request_id]
+
+    def find(self, request_id: str) -> OpenCall | None:
+        """Return the call, while its askers have not been answered."""
+        return self._calls.get(request_id)
 
     def add(self, call: OpenCall) -> None:
         """Add a call that was made now, or recovered after a restart."""
-        self.open[call.request.id] = call
+        self._calls[call.request.id] = call
         if call.request.call_id is not None:
             self._by_call_id[call.request.call_id] = (call.request.id, 0.0)
-
-    def reserve(self, call: OpenCall) -> None:
-        """Add a call that is open as soon as its principal may have one more."""
-        self.reserving[call.request.id] = call
-        if call.request.call_id is not None:
-            self._by_call_id[call.request.call_id] = (call.request.id, 0.0)
-
-    def unreserve(self, request_id: str) -> OpenCall | None:
-        """Remove and return a call that was to be reserved; None if it was withdrawn."""
-        call = self.reserving.pop(request_id, None)
-        if call is not None and call.request.call_id is not None:
-            del self._by_call_id[call.request.call_id]
-        return call
 
     def remember(self, call_id: str, request_id: str, settled_at: float) -> None:
         """Remember a call that was settled lately, which may be asked for again."""
         self._by_call_id[call_id] = (request_id, settled_at)
 
-    def settle(self, request_id: str, now: float) -> OpenCall | None:
-        """Remove and return an open call; None if it is not open here."""
-        call = self.open.pop(request_id, None)
-        if call is not None:
-            self._settling[request_id] = call
-        if call is not None and call.request.call_id is not None:
-            self._by_call_id[call.request.call_id] = (request_id, now)
-            self._by_call_id.move_to_end(call.request.call_id)
-        self._forget(now)
+    def take(self, request_id: str, step: CallStep, now: float = 0.0) -> OpenCall | None:
+        """Have a call take a step; None, and nothing happens, if it cannot in its state.
+
+        Args:
+            request_id: Its request.
+            step: What happened.
+            now: Wall second in which it is settled.
+        """
+        call = self._calls.get(request_id)
+        following = None if call is None else CALL_STEPS.get((call.state, step))
+        if call is None or following is None:
+            return None
+        call.state = following
+        call_id = call.request.call_id
+        if following == "over":
+            del self._calls[request_id]
+            if step == "withdrawn" and call_id is not None:
+                del self._by_call_id[call_id]
+        elif following == "settling":
+            if call_id is not None:
+                self._by_call_id[call_id] = (request_id, now)
+                self._by_call_id.move_to_end(call_id)
+            self._forget(now)
         return call
-
-    def stored(self, request_id: str) -> OpenCall | None:
-        """Remove and return a call whose outcome is in the log: later askers read it there."""
-        return self._settling.pop(request_id, None)
-
-    def joinable(self, request_id: str) -> OpenCall | None:
-        """Return the call, while its askers have not been answered."""
-        return (
-            self.open.get(request_id)
-            or self.reserving.get(request_id)
-            or self._settling.get(request_id)
-        )
 
     def request_of(self, call_id: str) -> str | None:
         """Return the request that this call made, open or settled lately."""
@@ -118,16 +160,17 @@ class CallerToolCalls:
         return found[0] if found else None
 
     def asked_by(self, rpc: PendingRpc) -> OpenCall | None:
-        """Return the open call that this JSON-RPC request waits for."""
-        for call in (*self.open.values(), *self.reserving.values()):
-            if rpc in call.askers:
+        """Return the call without an outcome that this JSON-RPC request waits for."""
+        for call in self:
+            if rpc in call.askers and call.state != "settling":
                 return call
         return None
 
     def _forget(self, now: float) -> None:
         while self._by_call_id:
             call_id, (request_id, settled_at) = next(iter(self._by_call_id.items()))
-            if request_id in self.open or request_id in self.reserving:
+            call = self._calls.get(request_id)
+            if call is not None and call.state != "settling":
                 self._by_call_id.move_to_end(call_id)
                 return
             if now - settled_at < KEEP_SETTLED:

@@ -30,9 +30,9 @@ from oubliette.errors import OublietteError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.actors.agent_requests.caller_calls import Outcome
     from oubliette.actors.agent_requests.request_input import RequestInput
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.messages import Outcome
     from oubliette.actors.session.messages import (
         CallReserved,
         LinkAnswered,

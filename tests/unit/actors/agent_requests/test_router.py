@@ -249,6 +249,9 @@ def test_an_answer_is_logged_then_sent_to_all_who_asked() -> None:
     client = Client()
     request = client.calls(call_id="c")
     assert client.asks("caller_tool", link="m", tool="find", call_id="c") == ()
+    answer = AnswerCallerTool(principal="alice", request_id=request.id, result={"n": 1})
+    waits = cast("Any", object())
+    client.router.calls.answered(answer, waits)
     effects = client.router.settled(settled(request, result={"n": 1}), NOW + 2)
     shown = {
         "request_id": request.id,
@@ -272,7 +275,7 @@ def test_an_answer_is_logged_then_sent_to_all_who_asked() -> None:
     assert client.asks("caller_tool", link="n", tool="find", call_id="c") == ()
     links = enumerate("lmn", 1)
     answers = [ReplyToClient(PendingRpc(link, 1, number), {"n": 1}) for number, link in links]
-    assert list(client.router.calls.stored(stored)) == answers
+    assert list(client.router.calls.stored(stored)) == [*answers, AnswerAsk(waits, value=True)]
     assert client.asks("caller_tool", tool="find", call_id="c") == (
         ReadOutcome(rpc(4), request.id),
     )

@@ -123,7 +123,7 @@ def whole(seed: int) -> list[Line]:
         share("sandbox", "core", USER, "bubblewrap"),
         Line("demo", USER, 300, "make demo"),
         share("root", "core", needs=CHEAP),
-        *(share(name, name) for name in ("beyond", "docker", "podman")),
+        *(share(name, name) for name in ("beyond", "agents", "docker", "podman")),
         Line("cluster", ROOT, 1200, tests=(RAY, "-n", "1", *order[2:]),
              env={"OUBLIETTE_REQUIRE": EVERYTHING}, engines=True),
         Line("nodes", ROOT, 1500, "make test-cluster", engines=True),

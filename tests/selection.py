@@ -3,7 +3,7 @@
 `OUBLIETTE_SUITE=core`, which `make test` sets, leaves out what is marked `whole` or `slow`, and
 what needs an engine or an agent, unless `OUBLIETTE_REQUIRE` demands it: that alone takes longer
 than all the rest. Plain `pytest` leaves nothing out. `.ci/all` runs the whole in shares, one after
-another: the core, what is `beyond` it without an engine, what needs docker, and what needs podman.
+another: the core, what needs podman, docker or a real agent, and what else is `beyond` the core.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ VARIABLE = "OUBLIETTE_SUITE"
 PART = "OUBLIETTE_PART"
 """`2/3`: of the tests the second third, always the same ones."""
 ENGINES = {"apple-standin", "docker", "podman"}
-SHARES = ("core", "beyond", "docker", "podman")
-"""Values of `OUBLIETTE_SUITE`. A test of several engines, or of the stand-in, is podman's."""
+SHARES = ("core", "beyond", "agents", "docker", "podman")
+"""Values of `OUBLIETTE_SUITE`. A test that needs several is of the last of them, and one of the
+stand-in is podman's."""
 CLUSTER = {"postgres", "ray"}
 EXPENSIVE = ENGINES | CLUSTER | requirements.AGENT_PROGRAMS.keys()
 """Requirements that the core uses only where they are demanded."""
@@ -74,14 +75,18 @@ def choose(items: list[pytest.Item]) -> tuple[list[pytest.Item], Counter[str]]:
         return [item for item in items if item not in why], Counter(why.values())
     if name:
         of_core = set(items) - _left_out_of_core(items, set()).keys()
-        items = [item for item in items if item not in of_core and _engine(item) == name]
+        items = [item for item in items if item not in of_core and _beyond_core(item) == name]
     return items, Counter()
 
 
-def _engine(item: pytest.Item) -> str:
+def _beyond_core(item: pytest.Item) -> str:
     """The share of a test that the core has not."""
-    engines = ENGINES.intersection(needs(item))
-    return "podman" if engines - {"docker"} else "docker" if engines else "beyond"
+    needed = set(needs(item))
+    if needed & (ENGINES - {"docker"}):
+        return "podman"
+    if "docker" in needed:
+        return "docker"
+    return "agents" if needed & requirements.AGENT_PROGRAMS.keys() else "beyond"
 
 
 def _left_out_of_core(items: list[pytest.Item], demanded: set[str]) -> dict[pytest.Item, str]:

@@ -180,7 +180,8 @@ def test_the_shares_have_each_test_of_the_whole_once(tmp_path, monkeypatch):
     assert sorted(sum(had.values(), [])) == sorted(whole)
     assert {share: len(tests) for share, tests in had.items()} == {
         "core": 1,
-        "beyond": 3,
+        "beyond": 2,
+        "agents": 1,
         "docker": 2,
         "podman": 4,
     }
@@ -188,7 +189,9 @@ def test_the_shares_have_each_test_of_the_whole_once(tmp_path, monkeypatch):
 
 def test_a_share_that_is_none_is_refused_with_the_names_of_all(monkeypatch):
     monkeypatch.setenv(selection.VARIABLE, "rest")
-    with pytest.raises(pytest.UsageError, match="one of core, beyond, docker, podman, not 'rest'"):
+    with pytest.raises(
+        pytest.UsageError, match="one of core, beyond, agents, docker, podman, not 'rest'"
+    ):
         selection.share()
 
 

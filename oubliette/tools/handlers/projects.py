@@ -223,12 +223,13 @@ async def project_delete(
 async def project_options(services: ToolServices, context: CallContext, params: Nothing) -> Options:
     """List the options for projects: agents, models, container types, limits, scopes."""
     del context, params
+    trees = services.config.trees
     return Options(
         agents=services.offers.agents,
         models=services.offers.models or known(services.config, services.offers.agents),
         container_types=services.offers.container_types,
         runtimes=services.offers.runtimes,
-        limits=Limits(**msgspec.structs.asdict(services.config.trees)),
+        limits=Limits(**{name: getattr(trees, name) for name in Limits.__struct_fields__}),
         scopes=scopes.NAMES,
     )
 

@@ -132,6 +132,27 @@ async def test_a_workspace_that_was_mended_is_used_again(server: ServerProcess) 
         await caller.turns_done(await caller.run(project, "exec touch .rlm-context/shared"))
 
 
+async def test_a_workspace_that_an_agent_removes_is_made_again_and_one_that_it_replaces_is_told(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    await server.start()
+    async with Hostile(server) as caller:
+        for number, remove in enumerate(('rm -rf "$PWD"', "rm -rf ../../workspaces")):
+            project = await caller.make(f"removed {number}")
+            await caller.turns_done(await caller.run(project, f"exec {remove}"))
+            await caller.turns_done(await caller.run(project, "exec touch .rlm-context/again"))
+            listed = await caller.call("file_list", project_id=project, path=".rlm-context")
+            assert [each["name"] for each in listed["entries"]] == ["again"]
+        for shape in ("file", "link out"):
+            project = await caller.make(f"replaced by a {shape}")
+            session = await caller.run(project, planted("the workspace", shape, tmp_path))
+            await caller.turns_done(session)
+            with pytest.raises(ToolFailed, match="the workspace cannot be used"):
+                await caller.run(project, "say hi")
+            assert (await caller.call("session_get", session_id=session))["problem"]
+        assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("place", ["the workspace", "workspaces"])
 async def test_a_workspace_that_cannot_be_used_is_deleted(
     server: ServerProcess, tmp_path: Path, place: str

@@ -69,11 +69,14 @@ class ProjectFolders:
         return self._problems.get(None) or self._problems.get(workspace_id)
 
     async def check(self, workspace_id: str) -> None:
-        """Refuse what needs a workspace.
+        """Refuse what needs a workspace; one that was removed meanwhile is made again, empty.
 
         Raises:
             RuntimeFailure: it cannot be used.
         """
+        is_workspace = self._context.folders.is_workspace
+        if not await asyncio.to_thread(is_workspace, self._project.id, workspace_id):
+            await self.make()
         reason = await self.problem(workspace_id)
         if reason is not None:
             raise RuntimeFailure(

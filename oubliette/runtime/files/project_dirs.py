@@ -203,6 +203,18 @@ class Folders:
             return str(error)
         return None
 
+    def is_workspace(self, project_id: str, workspace_id: str) -> bool:
+        """Return whether the folder of a workspace is there and can be entered."""
+        try:
+            with (
+                self._walk(project_id, create=False, uid=-1) as folder,
+                safe_files.inner(folder, "workspaces", create=False) as workspaces,
+                safe_files.inner(workspaces, workspace_id, create=False),
+            ):
+                return True
+        except (RuntimeFailure, OSError):
+            return False
+
     def has_workspace(self, project_id: str, workspace_id: str) -> bool:
         """Return whether something stands in a workspace's place."""
         try:

@@ -152,6 +152,18 @@ Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 """Duration in the configuration, where a text with a unit is converted to seconds."""
 ParamSeconds = Annotated[float, Meta(gt=0, le=float(MAX_SECONDS))]
 """Duration among parameters: what is published of tools has its bound as a float."""
+FORMS: Final = {
+    "^[0-9a-f]{40}$": "the 40 hexadecimal digits that the refusal without it names",
+    "^[A-Za-z0-9_-]+$": "letters, digits, _ and -",
+    "^[a-z0-9][a-z0-9._-]*$": "small letters, digits, ., _ and -; the first a letter or digit",
+    "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$": (
+        "up to 64 letters, digits, _ and -; the first a letter or digit"
+    ),
+    "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$": (
+        "up to 64 letters, digits, ., _ and -; the first a letter or digit"
+    ),
+}
+"""Patterns of fields, in words."""
 Discard = Annotated[
     Annotated[str, Meta(max_length=40, pattern="^[0-9a-f]{40}$")] | None,
     Meta(description="Consent to the loss of files that no snapshot has, as a refusal names it."),

@@ -142,7 +142,7 @@ def _translated(text: str, kind: type[msgspec.Struct], tool: str) -> InvalidPara
         words = {"<=": "at most", ">=": "at least", "<": "less than", ">": "more than"}
         return _refusal(where, f"must be {words[found[1]]} {found[2]}")
     if found := re.fullmatch(r"Expected `\w+` matching regex '(.*)'", text, re.DOTALL):
-        return _refusal(where, f"must match {found[1]}")
+        return _refusal(where, f"must be {field_types.FORMS[found[1]]}")
     if "enum value" in text:
         return _refusal(where, f"must be {_wanted(here)}")
     return _refusal(where, text)

@@ -411,8 +411,9 @@ async def test_a_port_ends_with_its_session(visit: Visit) -> None:
     async with visit.guest() as (_, client):
         await visit.caller.call("session_end", session_id=visit.session_id)
         assert (await client.get("/")).status_code == 421
-        with pytest.raises(ToolFailed, match="the session has ended"):
+        with pytest.raises(ToolFailed, match="the session was ended") as refused:
             await visit.open()
+        assert "start another one" in str(refused.value)
 
 
 async def test_the_log_of_the_session_has_when_a_port_was_open(visit: Visit) -> None:

@@ -97,6 +97,11 @@ async def port_open(services: ToolServices, context: CallContext, params: PortOp
     The port closes with the session or its container.
     """
     session = await own_session(services, context, params.session_id)
+    if session.ended_by is not None:
+        raise Conflict(
+            "the session was ended, and its ports with it",
+            hint="start another one: new_session=true, in Python project.spawn",
+        )
     owner = _owner(services)
     _address(services, "")
     opened: PortLink = await owner.ask(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.contract.validation import decode
+from oubliette.contract.agent_tools import AGENT_TOOLS
+from oubliette.contract.field_types import FORMS
+from oubliette.contract.validation import decode, schema_of
 from oubliette.errors import InvalidParameter
 from oubliette.json_values import MAX_DEPTH, check_values
 from oubliette.tools.registry import TABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROJECT, SESSION = "proj_11111111111111111111111111", "gogol_11111111111111111111111111"
 
@@ -29,6 +34,22 @@ def nested(levels: int) -> Any:
     for _ in range(levels):
         value = {"a": value}
     return value
+
+
+def patterns(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if isinstance(schema.get("pattern"), str):
+            yield schema["pattern"]
+        yield from patterns(list(schema.values()))
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from patterns(part)
+
+
+def test_each_pattern_of_a_parameter_is_told_in_words() -> None:
+    kinds = [tool.params for tool in (*TABLE.values(), *AGENT_TOOLS.values())]
+    found = {each for kind in kinds for each in patterns(schema_of(kind))}
+    assert found == set(FORMS)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +136,7 @@ def nested(levels: int) -> Any:
         (
             "project_delete",
             {"project_id": PROJECT, "discard": "yes"},
-            "discard: must match ^[0-9a-f]{40}$",
+            "discard: must be the 40 hexadecimal digits that the refusal without it names",
         ),
         ("session_spawn", {"project_id": PROJECT}, "prompt: is required; give a string"),
         (

@@ -93,6 +93,7 @@ class SessionConnectionActor(Actor):
         """Requests that the session has, also of earlier connections."""
         self._ahead: deque[tuple[LinkRequest, int]] = deque()
         """Requests of this connection that wait for room there, and the bytes of their lines."""
+        self._bytes_ahead = 0
         self._sending = False
         """Whether one of them is on its way to the session."""
         self._moved = asyncio.Event()
@@ -148,6 +149,7 @@ class SessionConnectionActor(Actor):
 
     async def _read(self, reader: StreamReader, generation: int) -> str:
         self._ahead.clear()
+        self._bytes_ahead = 0
         self._sending = False
         work = [
             asyncio.ensure_future(each)
@@ -177,13 +179,14 @@ class SessionConnectionActor(Actor):
                     if not await self._cancels(request):
                         await self._until(self._may_read_ahead)
                         self._ahead.append((request, len(line)))
+                        self._bytes_ahead += len(line)
                         self._moved.set()
         await self._until(lambda: not self._ahead and not self._sending)
         return "the agent's client closed the link"
 
     def _may_read_ahead(self) -> bool:
-        size = sum(size for _, size in self._ahead)  # each line may be a large one
-        return len(self._ahead) < MAX_AHEAD and size < wire.MAX_SESSION_LINE
+        # Each line may be a large one.
+        return len(self._ahead) < MAX_AHEAD and self._bytes_ahead < wire.MAX_SESSION_LINE
 
     async def _cancels(self, request: LinkRequest) -> bool:
         """Pass on a cancellation at once; return whether it is one, and there was room for it.
@@ -195,6 +198,7 @@ class SessionConnectionActor(Actor):
         target = request.params.get("requestId")
         for each in [each for each in self._ahead if each[0].id == target is not None]:
             self._ahead.remove(each)
+            self._bytes_ahead -= each[1]
             self._moved.set()
         await self._send_on(request)
         return True
@@ -205,7 +209,8 @@ class SessionConnectionActor(Actor):
             while True:
                 await self._until(lambda: bool(self._ahead) and self._in_work < MAX_IN_WORK)
                 self._sending = True
-                request, _ = self._ahead.popleft()
+                request, size = self._ahead.popleft()
+                self._bytes_ahead -= size
                 await self._send_on(request)
                 self._sending = False
                 self._moved.set()

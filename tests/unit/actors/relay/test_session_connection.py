@@ -140,6 +140,23 @@ async def test_of_large_requests_few_are_read_ahead(scene: Scene) -> None:
     await scene.world.until(lambda: len(scene.of(LinkRequest)) > MAX_IN_WORK + 3)
 
 
+async def test_a_large_request_that_is_cancelled_makes_room_for_another(scene: Scene) -> None:
+    scene.begin()
+    _, writer = await scene.client()
+    for number in range(MAX_IN_WORK):
+        writer.write(b'{"id":%d,"method":"caller_tool"}\n' % number)
+    text = "x" * (wire.MAX_SESSION_LINE // 2)
+    for number in (100, 101):
+        params = {"text": text}
+        line = {"id": number, "method": "caller_tool", "params": params}
+        writer.write(json.dumps(line).encode() + b"\n")
+        cancelled = {"method": "notifications/cancelled", "params": {"requestId": number}}
+        writer.write(json.dumps(cancelled).encode() + b"\n")
+    writer.write(json.dumps(line).encode() + b"\n")
+    writer.write(json.dumps(cancelled).encode() + b"\n")
+    await scene.world.until(lambda: len(scene.of(LinkRequest)) == MAX_IN_WORK + 3)
+
+
 async def test_a_cancellation_passes_the_requests_that_wait(scene: Scene) -> None:
     """And takes one of them out, which is not passed on any more."""
     scene.begin()

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from oubliette.actors.shares import Shares
     from oubliette.config.schema import CallersConfig
 
-BEGUN_AT_ONCE: Final = 4
-"""Requests of one principal that are begun at one turn of the loop."""
+BEGUN_ALONE: Final = 4
+"""Requests of one principal that are begun at one turn of the loop while it is the only one here;
+otherwise it is one. A turn costs a tenth of a small call."""
 
 
 class SlotCounter:
@@ -153,15 +154,25 @@ class Quotas:
         self._calls = SlotCounter("in_flight", self._max_calls, shares)
         self._streams = SlotCounter("streams", self._max_calls, shares)
         self.listeners: Counter[str] = Counter()
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[tuple[str, int], asyncio.Semaphore] = WeakValueDictionary()
 
     async def turn(self, principal: str) -> None:
-        """Wait until a request of this principal may be begun: a few at each turn of the loop.
+        """Wait until a request of this principal may be begun: one at each turn of the loop.
 
-        Otherwise a hundred that arrive together are all worked on before the next one of others.
+        Otherwise a hundred that arrive together are all worked on before the next one of others,
+        and each step of another call waits for as many of these as are begun at a turn.
         """
-        async with self._turns.setdefault(principal, asyncio.Semaphore(BEGUN_AT_ONCE)):
+        most = 1 if self._others(principal) else BEGUN_ALONE
+        async with self._turns.setdefault((principal, most), asyncio.Semaphore(most)):
             await asyncio.sleep(0)
+
+    def _others(self, principal: str) -> bool:
+        """Whether another principal has a call, a stream or a listener here."""
+        return any(
+            each != principal
+            for used in (self.calls, self.streams, self.listeners)
+            for each in used
+        )
 
     @property
     def calls(self) -> Counter[str]:

@@ -564,19 +564,44 @@ async def test_connections_that_come_together_are_accepted_a_few_at_a_time():
         assert max(b - a for a, b in itertools.pairwise(seen)) <= 4
 
 
+async def again(w, flood, who):
+    """A connection on which this principal was answered, and the request to send on it again."""
+    client = Wire(w, "auto")
+    client.key = w.key(who)
+    data = json.dumps(client.call()).encode()
+    head = "".join(f"{name}: {value}\r\n" for name, value in client.head().items())
+    ask = f"POST /mcp HTTP/1.1\r\n{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+    _, writer = await connected(w, ask, answered=True)
+    flood.callback(writer.close)
+    return writer, ask
+
+
+@pytest.mark.parametrize("others", [True, False])
+async def test_while_others_are_here_one_request_of_a_principal_is_begun_at_a_turn(others):
+    """Each step of their calls waits for as many as are begun at a turn of the loop."""
+    async with world() as w, contextlib.AsyncExitStack() as flood, asyncio.timeout(60):
+        alice = await flood.enter_async_context(w.caller())
+        clients = [await again(w, flood, "mallory") for _ in range(40)]
+        held = [asyncio.ensure_future(alice.call("wait"))] if others else []
+        while held and ("alice", "wait") not in w.calls:
+            await asyncio.sleep(0)
+        w.calls.clear()
+        for writer, ask in clients:
+            writer.write(ask)
+        seen = [0]
+        while seen[-1] < len(clients):
+            await asyncio.sleep(0)
+            seen.append(len(w.calls))
+        most = max(b - a for a, b in itertools.pairwise(seen))
+        assert most == 1 if others else 1 < most <= 4
+        w.gate.set()
+        await asyncio.gather(*held)
+
+
 async def test_requests_of_one_principal_are_begun_a_few_at_a_time():
     """So that one of another principal, which comes after a hundred, does not wait for all."""
     async with world() as w, contextlib.AsyncExitStack() as flood, asyncio.timeout(60):
-        clients = []
-        for who in [*["mallory"] * 60, "alice"]:
-            client = Wire(w, "auto")
-            client.key = w.key(who)
-            data = json.dumps(client.call()).encode()
-            head = "".join(f"{name}: {value}\r\n" for name, value in client.head().items())
-            ask = f"POST /mcp HTTP/1.1\r\n{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
-            _, writer = await connected(w, ask, answered=True)
-            flood.callback(writer.close)
-            clients.append((writer, ask))
+        clients = [await again(w, flood, who) for who in [*["mallory"] * 60, "alice"]]
         w.calls.clear()
         for writer, ask in clients:
             writer.write(ask)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-PIECE: Final = 32 * 1024  # bytes that are read at once: all others wait meanwhile
+PIECE: Final = 8 * 1024  # bytes that are read at once: all others wait meanwhile
 DELIVER_SECONDS: Final = 30.0  # seconds; then delivered again
 
 

@@ -209,7 +209,7 @@ async def test_much_output_is_read_in_pieces_so_that_others_have_their_turn(
     process.say(type="message", turn=1, text="x" * 200_000)
     await scene.world.until(scene.said)
     assert sum(pieces) == len(process.output)
-    assert max(pieces) <= 32 * 1024
+    assert max(pieces) <= 8 * 1024
 
 
 async def test_a_broken_stream_is_attached_to_again_where_it_broke(scene: Scene) -> None:

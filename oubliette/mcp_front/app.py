@@ -104,9 +104,9 @@ class McpApp:
         self._rates = rates
         self._ready = ready
         self._names = HostPolicy(config.server)
-        self._authenticator = Authenticator(verify)
-        self._ports = PortSite(config.ports.base_url, find, self._authenticator)
         self.quotas = Quotas(config.callers, claims, shares)
+        self._authenticator = Authenticator(verify, self.quotas.turn)
+        self._ports = PortSite(config.ports.base_url, find, self._authenticator)
         self.listening = ListenService(callers, find, self.quotas, config.callers)
         """Implementation of `caller_listen`, for the tool table (`ToolServices.listen`)."""
         self._streams = GetStreams(self.listening, self.quotas)
@@ -211,12 +211,14 @@ class McpApp:
             if (name := self._ports.hosts.name_of(host)) is not None:
                 await self._ports(name, scope, receive, send)
                 return
+            await self.quotas.turn()
             await error_responses.refuse(
                 send, 421, "that Host is not a name of this server; server.allowed_hosts adds names"
             )
             return
         origin = header(headers, b"origin")
         if not self._names.trusts_origin(origin):
+            await self.quotas.turn()
             await error_responses.refuse(
                 send, 403, "pages of that Origin are not trusted;"
                 " server.allowed_origins adds some"
@@ -230,13 +232,20 @@ class McpApp:
         match scope["path"]:
             case "/mcp" | "/mcp/":
                 await self._mcp(scope, receive, send)
+            case path if self._git is not None and path.startswith(GIT):
+                await self._git.answer(scope, receive, send)
+            case path:
+                await self.quotas.turn()
+                await self._answer_anybody(path, send)
+
+    async def _answer_anybody(self, path: str, send: Send) -> None:
+        """Answer a request for which no key is needed."""
+        match path:
             case "/health":
                 await error_responses.answer_json(send, 200, {"ok": True, "version": __version__})
             case "/ready":
                 await self._readiness(send)
-            case path if self._git is not None and path.startswith(GIT):
-                await self._git.answer(scope, receive, send)
-            case path if challenge.is_oauth(path):
+            case _ if challenge.is_oauth(path):
                 await challenge.refuse_oauth(send, path)
             case _:
                 await error_responses.refuse(send, 404, "not found; MCP is served at /mcp")

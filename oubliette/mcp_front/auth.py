@@ -12,7 +12,7 @@ from oubliette.tools.auth import scopes
 from oubliette.tools.spec import CallContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from oubliette.mcp_front.interfaces import Verify
     from oubliette.records import Token
@@ -50,10 +50,16 @@ class AuthenticatedKey:
 
 
 class Authenticator:
-    """Authentication of Authorization headers."""
+    """Authentication of Authorization headers.
 
-    def __init__(self, verify: Verify) -> None:
+    Args:
+        verify: Key → its token.
+        turn: Awaited before a refusal: those of a flood are answered a few at a turn of the loop.
+    """
+
+    def __init__(self, verify: Verify, turn: Callable[[], Awaitable[None]]) -> None:
         self.verify = verify
+        self._turn = turn
         self._known: dict[str, tuple[Token, CallContext]] = {}
 
     async def admit(self, authorization: bytes | None) -> AuthenticatedKey:
@@ -62,6 +68,13 @@ class Authenticator:
         Raises:
             Unauthenticated: no key, or one that is invalid on this transport.
         """
+        try:
+            return await self._admit(authorization)
+        except Unauthenticated:
+            await self._turn()
+            raise
+
+    async def _admit(self, authorization: bytes | None) -> AuthenticatedKey:
         if (
             authorization is None
             or len(authorization) > MAX_KEY

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from oubliette.actors.shares import Shares
     from oubliette.config.schema import CallersConfig
 
-BEGUN_ALONE: Final = 4
+BEGUN_AT_ONCE: Final = 4
 """Requests of one principal that are begun at one turn of the loop while it is the only one here;
 otherwise it is one. A turn costs a tenth of a small call."""
 
@@ -156,13 +156,14 @@ class Quotas:
         self.listeners: Counter[str] = Counter()
         self._turns: WeakValueDictionary[tuple[str, int], asyncio.Semaphore] = WeakValueDictionary()
 
-    async def turn(self, principal: str) -> None:
+    async def turn(self, principal: str = "") -> None:
         """Wait until a request of this principal may be begun: one at each turn of the loop.
 
         Otherwise a hundred that arrive together are all worked on before the next one of others,
-        and each step of another call waits for as many of these as are begun at a turn.
+        and each step of another call waits for as many of these as are begun at a turn. Those of
+        all clients without a good key (no principal) are answered a few at a turn too.
         """
-        most = 1 if self._others(principal) else BEGUN_ALONE
+        most = 1 if principal and self._others(principal) else BEGUN_AT_ONCE
         async with self._turns.setdefault((principal, most), asyncio.Semaphore(most)):
             await asyncio.sleep(0)
 

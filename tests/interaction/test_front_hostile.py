@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from oubliette.json_values import MAX_VALUES
-from oubliette.mcp_front.transport import open_connections
+from oubliette.mcp_front.transport import error_responses, open_connections
 from tests.callers import HttpCaller, ToolFailed
 from tests.http_client import HttpClient, HttpError
 from tests.interaction.frontkit import World, world
@@ -596,6 +596,32 @@ async def test_while_others_are_here_one_request_of_a_principal_is_begun_at_a_tu
         assert most == 1 if others else 1 < most <= 4
         w.gate.set()
         await asyncio.gather(*held)
+
+
+@pytest.mark.parametrize("kind", ["wrong key", "other host", "health", "unknown path"])
+async def test_requests_without_a_good_key_are_answered_a_few_at_a_time(kind, monkeypatch):
+    answered, answer = [], error_responses.answer_json
+
+    async def noted(*args, **more):
+        answered.append(1)
+        await answer(*args, **more)
+
+    monkeypatch.setattr(error_responses, "answer_json", noted)
+    path = {"health": "/health", "unknown path": "/other"}.get(kind, "/mcp")
+    host = "elsewhere" if kind == "other host" else "localhost"
+    ask = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer wrong\r\n\r\n".encode()
+    async with world() as w, contextlib.AsyncExitStack() as flood, asyncio.timeout(60):
+        writers = [(await connected(w, ask, answered=True))[1] for _ in range(40)]
+        for writer in writers:
+            flood.callback(writer.close)
+        answered.clear()
+        for writer in writers:
+            writer.write(ask)
+        seen = [0]
+        while seen[-1] < len(writers):
+            await asyncio.sleep(0)
+            seen.append(len(answered))
+        assert max(b - a for a, b in itertools.pairwise(seen)) <= 4
 
 
 async def test_requests_of_one_principal_are_begun_a_few_at_a_time():

@@ -55,8 +55,10 @@ if TYPE_CHECKING:
     from oubliette.runtime.snapshots.shadow_repository import ShadowRepository
     from oubliette.runtime.snapshots.snapshot_records import Snapshot
 
-AT_ONCE: Final = 2
+AT_ONCE: Final = 6
 """Workspaces that are read or written at a time; others wait."""
+OF_PROJECT: Final = 2
+"""Those of one project, whose agents determine how long that takes."""
 KEPT: Final = 1000
 """Workspaces whose last snapshot is remembered, so that one without a change costs nothing."""
 LIST_SECONDS: Final = 45.0
@@ -121,7 +123,7 @@ class SnapshotsActor(Actor):
         super().__init__()
         self._context = context
         self._git = GitProgram(git)
-        self._jobs = WorkspaceJobs(AT_ONCE)
+        self._jobs = WorkspaceJobs(AT_ONCE, OF_PROJECT)
         self._repositories: dict[Key, ShadowRepository] = {}
         self._waiting: dict[Key, deque[tuple[Job, Deferred]]] = {}
         """Requests that have not begun, of the workspaces of which a job is under way."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -63,6 +62,7 @@ from oubliette.actors.store.outages import once_back
 from oubliette.errors import Conflict, NotFound, OublietteError, ProjectMoves, SessionHandover
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorError, ChildSpec, DynamicSupervisor, Message, Reply, handles
+from oubliette.runtime.long_work import in_own_thread
 from oubliette.runtime.snapshots.snapshot_records import SnapshotLabel
 from oubliette.runtime.store.operations import PutSession, PutWorkspace
 
@@ -358,9 +358,7 @@ class ProjectActor(DynamicSupervisor):
         failpoint("workspace.deleted")
         if self._project.workspace_isolation:
             await self._end_unit(ContainerKey(self._kind, workspace.id).label)
-        await asyncio.to_thread(
-            self._context.folders.remove_workspace, self._project.id, workspace.id
-        )
+        await in_own_thread(self._context.folders.remove_workspace, self._project.id, workspace.id)
 
     async def _store_last(self, workspace_id: str, discard: str | None) -> None:
         """Store a workspace that is to be deleted; its snapshots stay as long as the project.

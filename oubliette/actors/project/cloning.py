@@ -18,6 +18,7 @@ from oubliette.errors import Conflict, OublietteError, RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.kit import LocalMessage
 from oubliette.runtime.files import new_workspaces
+from oubliette.runtime.long_work import FairSlots, in_own_thread
 from oubliette.runtime.repositories.access import Repositories
 from oubliette.runtime.repositories.lfs_content import check_git_lfs
 
@@ -35,6 +36,8 @@ log = structlog.get_logger(__name__)
 
 AT_ONCE: Final = 4
 """Clones at a time; others wait."""
+OF_PRINCIPAL: Final = 2
+"""Those of one principal: another host may take all the time that a clone has."""
 END_SECONDS: Final = 15.0
 """Time for git to end where its clone is not wanted any more."""
 
@@ -74,7 +77,7 @@ class RepositoryClones:
     def __init__(self, actor: Actor, context: ActorContext) -> None:
         self._actor = actor
         self._context = context
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._slots = FairSlots(AT_ONCE, OF_PRINCIPAL)
         self._running: dict[str, RunningClone] = {}
         self.repositories = Repositories(context.folders.repositories, context.config.repositories)
 
@@ -159,7 +162,7 @@ class RepositoryClones:
     async def _cloned(self, running: RunningClone) -> ProjectRepository:
         project = running.project
         assert project.repository is not None, "it is a project with a repository"
-        async with self._slots:
+        async with self._slots.of(running.message.principal):
             failpoint("clone.begun")
             if project.repository.fetch_lfs and project.repository.url is not None:
                 check_git_lfs()  # before anything is transferred
@@ -223,7 +226,7 @@ async def place(
         )
         try:
             failpoint("workspace.cloned")
-            await asyncio.to_thread(folders.place_workspace, project, workspace_id, made)
+            await in_own_thread(folders.place_workspace, project, workspace_id, made)
             failpoint("workspace.placed")
         finally:
             await asyncio.to_thread(new_workspaces.discard, made)

@@ -22,6 +22,7 @@ from oubliette.actors.session.messages import LimitAction, LimitNotice
 from oubliette.errors import LimitExceeded
 from oubliette.kit import Message
 from oubliette.runtime.files.disk_usage import measure
+from oubliette.runtime.long_work import in_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -144,11 +145,11 @@ class DiskQuotaMonitor:
         began, over = time.monotonic(), threading.Event()
         seconds = WALK_SECONDS * 2**self._incomplete
         try:
-            usage: DiskUsage = await asyncio.to_thread(
-                measure, tops, seconds=seconds, stopped=over.is_set
+            usage: DiskUsage = await in_own_thread(
+                lambda: measure(tops, seconds=seconds, stopped=over.is_set)
             )
-            relay: DiskUsage = await asyncio.to_thread(
-                measure, relays, seconds=WALK_SECONDS, stopped=over.is_set
+            relay: DiskUsage = await in_own_thread(
+                lambda: measure(relays, seconds=WALK_SECONDS, stopped=over.is_set)
             )
         finally:
             over.set()  # with the actor, whose server does not wait for the thread

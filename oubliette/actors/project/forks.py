@@ -20,6 +20,7 @@ from oubliette.errors import Conflict, NotFound, OublietteError
 from oubliette.failpoints import failpoint
 from oubliette.records import Workspace
 from oubliette.runtime.files import new_workspaces
+from oubliette.runtime.long_work import in_own_thread
 from oubliette.runtime.repositories.workspace_clone import branch_of
 from oubliette.runtime.snapshots.snapshot_records import SnapshotCopy, SnapshotLabel
 from oubliette.runtime.store.operations import PutWorkspace
@@ -133,7 +134,7 @@ class ForkedWorkspaces:
                 id=workspace_id, project_id=project.id, created_at=created, deleted_at=now
             )
             await self._context.store.ask(Transact(ops=(PutWorkspace(record),)))
-            await asyncio.to_thread(folders.place_workspace, project, workspace_id, made)
+            await in_own_thread(folders.place_workspace, project, workspace_id, made)
             failpoint("fork.placed")
         finally:
             await asyncio.to_thread(new_workspaces.discard, made)

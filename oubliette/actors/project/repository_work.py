@@ -20,6 +20,7 @@ from oubliette.actors.snapshot_requests import SNAPSHOTS, ListServed
 from oubliette.errors import Conflict, OublietteError, RuntimeFailure
 from oubliette.kit import LocalMessage
 from oubliette.runtime.files import new_workspaces
+from oubliette.runtime.long_work import in_own_thread
 from oubliette.runtime.repositories.access import Repositories
 from oubliette.runtime.repositories.base_commits import inherit_base
 from oubliette.runtime.repositories.project_repository import HEAD_REF
@@ -157,7 +158,7 @@ class RepositoryWork:
             return False
         folders, project_id = self.context.folders, self.project.id
         try:
-            await asyncio.to_thread(folders.remove_workspace, project_id, workspace_id)
+            await in_own_thread(folders.remove_workspace, project_id, workspace_id)
         except (OublietteError, OSError) as error:
             log.warning("workspace not removed", workspace_id=workspace_id, reason=str(error))
         return True

@@ -46,6 +46,7 @@ from oubliette.failpoints import failpoint
 from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.records import IdempotencyKey, Project, Workspace
 from oubliette.runtime.containers.options import uid_of
+from oubliette.runtime.long_work import in_own_thread
 from oubliette.runtime.store.operations import Op, PutIdempotency, PutProject, PutWorkspace
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ class ProjectsActor(DynamicSupervisor):
         project = await self._context.reader.project(project_id)
         repository = None if project is None else project.repository
         if project is None or project.deleted_at is not None or repository is None:
-            await asyncio.to_thread(self._context.folders.remove_project, project_id)
+            await in_own_thread(self._context.folders.remove_project, project_id)
         elif repository.ready:
             await asyncio.to_thread(self._clones.repositories.ended, project_id)
         else:
@@ -308,7 +309,7 @@ class ProjectsActor(DynamicSupervisor):
         try:
             gone = msgspec.structs.replace(project, deleted_at=self.clock.time())
             await self._context.store.ask(Transact(ops=(PutProject(gone),)))
-            await asyncio.to_thread(self._context.folders.remove_project, project.id)
+            await in_own_thread(self._context.folders.remove_project, project.id)
             await self._leave(project.id)
         except (OublietteError, OSError) as error:
             log.warning("left for the next start", project_id=project.id, reason=str(error))
@@ -374,7 +375,7 @@ class ProjectsActor(DynamicSupervisor):
         try:
             found = await self._context.reader.project(project_id)
             if found is None or found.deleted_at is not None:  # otherwise only the answer was lost
-                await asyncio.to_thread(self._context.folders.remove_project, project_id)
+                await in_own_thread(self._context.folders.remove_project, project_id)
                 await self._leave(project_id)
         except (OublietteError, OSError) as error:
             log.warning("left for the next start", project_id=project_id, reason=str(error))
@@ -412,7 +413,7 @@ class ProjectsActor(DynamicSupervisor):
         if snapshots is not None:
             snapshots.tell(ForgetCopies(project_id=project.id))
         try:
-            await asyncio.to_thread(self._context.folders.remove_project, project.id)
+            await in_own_thread(self._context.folders.remove_project, project.id)
         except RuntimeFailure as error:
             error.hint = f"project {project.id} is deleted; the next start removes what was left"
             raise
@@ -445,7 +446,7 @@ class ProjectsActor(DynamicSupervisor):
     async def _release(self, message: ReleaseProject) -> None:
         self._moving.discard(message.project_id)
         if message.moved:
-            await asyncio.to_thread(self._context.folders.remove_project, message.project_id)
+            await in_own_thread(self._context.folders.remove_project, message.project_id)
 
     @handles(TakeOverProjects)
     async def _take_over(self, _: TakeOverProjects) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import InvalidParameter, RuntimeFailure, Unavailable
+from oubliette.runtime.long_work import in_own_thread
 from oubliette.runtime.repositories.addresses import check_url
 from oubliette.runtime.repositories.credentials import credential_for
 from oubliette.runtime.repositories.git_errors import LfsMissing
@@ -113,7 +114,7 @@ class LfsContent:
             if report is not None:
                 report(f"fetching {len(missing)} files of Git LFS, {total} bytes")
             if self._remote.access.local:
-                await asyncio.to_thread(self._copy_from, Path(self._remote.access.address), missing)
+                await in_own_thread(self._copy_from, Path(self._remote.access.address), missing)
             else:
                 await self._download(tree, missing, seconds, report)
             self._check_all(await asyncio.to_thread(self._missing, found.values()), found)
@@ -135,7 +136,7 @@ class LfsContent:
         if not files:
             return
         try:
-            placed = await asyncio.to_thread(self._place, workspace, files)
+            placed = await in_own_thread(self._place, workspace, files)
         except OSError as error:
             raise RuntimeFailure(f"files of Git LFS cannot be written: {error}") from error
         await self._git.run(
@@ -180,7 +181,7 @@ class LfsContent:
                 more={"GIT_DIR": str(repository)},
                 settings=settings,
             )
-            await asyncio.to_thread(self._keep, place / STORE, wanted)
+            await in_own_thread(self._keep, place / STORE, wanted)
         finally:
             await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
 

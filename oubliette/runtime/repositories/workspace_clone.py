@@ -18,6 +18,7 @@ import threading
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from oubliette.errors import RuntimeFailure
+from oubliette.runtime.long_work import in_own_thread
 from oubliette.runtime.repositories.checkout_size import check_size
 from oubliette.runtime.repositories.project_repository import REMOTE, SECONDS
 from oubliette.runtime.snapshots.git_program import run
@@ -149,7 +150,7 @@ class WorkspaceClone:
     async def _make(self) -> None:
         await asyncio.to_thread(self._lay_out)
         # Both are long for a large repository; until the objects are here, git reads the source's
-        copy = asyncio.create_task(asyncio.to_thread(self._copy_objects))
+        copy = asyncio.create_task(in_own_thread(self._copy_objects))
         try:
             await self._check_out()
         except BaseException:

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import InvalidParameter, LimitExceeded, NotFound
+from oubliette.runtime.long_work import in_own_thread
 from oubliette.runtime.snapshots.history_records import PieceAnswer
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class SnapshotExports:
                     hint="select paths or fewer turns",
                 ) from error
             raise
-        size, digest = await asyncio.to_thread(_size_and_digest, file)
+        size, digest = await in_own_thread(_size_and_digest, file)
         return PieceAnswer(
             file=name,
             size=size,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from oubliette.errors import DeadlineExceeded, LimitExceeded, RuntimeFailure
+from oubliette.runtime.long_work import FairSlots
 
 if TYPE_CHECKING:
     from oubliette.runtime.snapshots.git_program import GitProgram
@@ -59,10 +60,11 @@ class WorkspaceJobs:
 
     Args:
         at_once: Jobs that run at a time; others wait.
+        of_project: Those of one project.
     """
 
-    def __init__(self, at_once: int = 1) -> None:
-        self._slots = asyncio.Semaphore(at_once)
+    def __init__(self, at_once: int = 1, of_project: int = 1) -> None:
+        self._slots = FairSlots(at_once, of_project)
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
@@ -80,7 +82,7 @@ class WorkspaceJobs:
         Args:
             workspace: Its folder.
             job: The work, beside the other arguments.
-            repository: Folder of its repository.
+            repository: Folder of its repository, among those of its project.
             git: The program.
             limits: Time and size.
 
@@ -98,7 +100,7 @@ class WorkspaceJobs:
             "seconds": limits.seconds,
             "max_entries": limits.max_entries,
         }
-        async with self._slots:
+        async with self._slots.of(repository.parent.name):
             try:
                 async with asyncio.timeout(limits.seconds + GRACE_SECONDS):
                     lines = await self._run(msgspec.json.encode(whole) + b"\n")

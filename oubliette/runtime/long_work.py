@@ -1,0 +1,48 @@
+"""Work whose length tenants determine: where it is done, and how much of it at a time.
+
+Whatever one tenant has done for hours, the work of the others goes on beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
+
+from anyio import CapacityLimiter, to_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+T = TypeVar("T")
+
+
+class FairSlots:
+    """Places for work, of which no owner has all: those of others are there for the next one.
+
+    Args:
+        most: Places.
+        each: Those of one owner at a time; what it wants more waits for its own.
+    """
+
+    def __init__(self, most: int, each: int) -> None:
+        self._all = asyncio.Semaphore(most)
+        self._each = each
+        self._own: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @contextlib.asynccontextmanager
+    async def of(self, owner: str) -> AsyncGenerator[None]:
+        """Hold a place of this owner during the block."""
+        own = self._own.setdefault(owner, asyncio.Semaphore(self._each))
+        async with own, self._all:
+            yield
+
+
+async def in_own_thread(work: Callable[..., T], *args: object) -> T:
+    """Run a function in a thread of its own, and return its result.
+
+    The threads of `asyncio.to_thread` are few, and short work of all tenants waits for them. The
+    function has to end by itself where its result is not wanted any more.
+    """
+    return await to_thread.run_sync(work, *args, limiter=CapacityLimiter(1), abandon_on_cancel=True)

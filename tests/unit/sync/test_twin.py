@@ -9,9 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette import sync
-from oubliette.api import client, event_iterator, opening, project, session, spawner, tree, turn
+from oubliette.api import (
+    browser_port,
+    client,
+    event_iterator,
+    opening,
+    project,
+    session,
+    spawner,
+    tree,
+    turn,
+)
 from oubliette.api.callers import caller
 from oubliette.api.files import workspace_files
+from oubliette.sync.browser_port import BrowserPort
 from oubliette.sync.spawner import Spawner, SpawnOptions
 
 if TYPE_CHECKING:
@@ -26,6 +37,7 @@ TWINS: list[tuple[type, type]] = [
     (spawner.Spawner, Spawner),
     (workspace_files.WorkspaceFiles, sync.WorkspaceFiles),
     (caller.Caller, sync.Caller),
+    (browser_port.BrowserPort, BrowserPort),
     (event_iterator.EventIterator, sync.Events),
     (event_iterator.TurnEvents, sync.Events),
 ]

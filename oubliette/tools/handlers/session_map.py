@@ -23,6 +23,7 @@ from oubliette.errors import (
     LimitExceeded,
     NotFound,
     OublietteError,
+    Unauthenticated,
     Unavailable,
 )
 from oubliette.kit import ActorDead
@@ -147,7 +148,7 @@ class _Map:
     async def _part(self, number: int, group: asyncio.TaskGroup) -> None:
         try:
             spawned = await self._start(number)
-        except (InvalidParameter, Forbidden):
+        except (InvalidParameter, Forbidden, Unauthenticated):
             raise  # the same error would meet every message
         except OublietteError as error:
             if isinstance(error, LimitExceeded) and self._order.no_room(number):

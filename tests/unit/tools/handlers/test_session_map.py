@@ -9,6 +9,7 @@ import pytest
 
 from oubliette.errors import LimitExceeded
 from oubliette.tools.handlers import session_map
+from oubliette.tools.registry import call
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench
@@ -40,3 +41,28 @@ async def test_messages_that_find_no_room_together_are_all_refused(
     assert [each["status"] for each in answer["results"]] == ["refused", "refused"]
     assert all("max_agents_at_once" in each["error"] for each in answer["results"])
     assert sorted(set(asked)) == ["a", "b"]
+
+
+async def test_no_agent_is_started_for_a_key_that_has_ended_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, context = await bench.key("write")
+    project = await bench.project()
+    real = session_map.spawn
+
+    async def then_revoked(*args: Any, **options: Any) -> Any:
+        spawned = await real(*args, **options)
+        await bench.keys.revoke(context.token_id)
+        return spawned
+
+    monkeypatch.setattr(session_map, "spawn", then_revoked)
+    messages = {"messages": ["a", "b", "c"], "max_parallel": 1}
+    given = {"project_id": project.id, "api_key_scope": "read"}
+    async with asyncio.timeout(5):
+        answer = await call(bench.services, context, "session_map", given | messages)
+    assert (answer.is_error, answer.code) == (True, "unauthenticated"), answer.text
+    assert [each.prompt for each in bench.spawns] == ["a"]
+    # One whose call was on its way when it ended.
+    answer = await call(bench.services, context, "session_spawn", given | {"prompt": "d"})
+    assert answer.code == "unauthenticated"
+    assert [each.prompt for each in bench.spawns] == ["a"]

@@ -5,12 +5,15 @@ Times are wall-clock seconds (UTC). A record is replaced, never changed in place
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from functools import cache
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
 from oubliette import json_values
 from oubliette.contract.limits import Limits
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 SessionStatus = Literal["created", "running", "idle", "completed", "failed", "timed_out"]
 TERMINAL: Final = frozenset({"completed", "failed", "timed_out"})
@@ -45,6 +48,33 @@ Forks = Literal["turn", "end"]
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all records."""
+
+
+class AgentChoice(Record, frozen=True):
+    """Choice of an agent and of how it works; None: none was made.
+
+    What passes a choice on inherits it. `Project` and `Session` have the same fields, in the order
+    that their rows have had since the first release.
+    """
+
+    agent: str | None = None
+    model: str | None = None
+    autonomy: str | None = None
+
+
+def same_fields(source: msgspec.Struct, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the fields of `source` that `kind` has too."""
+    return {name: getattr(source, name) for name in _same_names(type(source), kind)}
+
+
+def made_of(source: msgspec.Struct, kind: type[S], **others: Any) -> S:
+    """Return a `kind` with the fields that `source` has too; `others` have precedence."""
+    return kind(**same_fields(source, kind) | others)
+
+
+@cache
+def _same_names(one: type[msgspec.Struct], other: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(name for name in one.__struct_fields__ if name in other.__struct_fields__)
 
 
 def _any_object() -> dict[str, Any]:

@@ -12,6 +12,7 @@ import msgspec
 
 from oubliette.kit import Message, Reply
 from oubliette.records import (
+    AgentChoice,
     CallerRequest,
     CallerTool,
     Conversation,
@@ -46,7 +47,7 @@ class Idempotency(msgspec.Struct, frozen=True, kw_only=True):
 # ---------------------------------------------------------------------- projects
 
 
-class CreateProject(Message, Reply[Project]):
+class CreateProject(AgentChoice, Message, Reply[Project]):
     """To `projects`: create a project, its folder and its default workspace."""
 
     principal: str
@@ -55,9 +56,6 @@ class CreateProject(Message, Reply[Project]):
     remote_url: str | None = None
     init_git: bool = True
     container_type: str | None = None
-    agent: str | None = None
-    model: str | None = None
-    autonomy: str | None = None
     workspace_isolation: bool = False
     accept_bare: bool | None = None
     limits: Limits = Limits()
@@ -245,7 +243,7 @@ class SharedTree(msgspec.Struct, frozen=True, kw_only=True):
     """Limits that were given with it."""
 
 
-class SpawnSession(Message, Reply[SpawnResult]):
+class SpawnSession(AgentChoice, Message, Reply[SpawnResult]):
     """To a ProjectActor: resume or start a session and give it a prompt.
 
     With `session_id` it is that session, live or resumed; else the newest of the workspace and
@@ -263,9 +261,6 @@ class SpawnSession(Message, Reply[SpawnResult]):
     caller_id: str | None = None
     caller_tools: tuple[CallerTool, ...] | None = None
     """None: unchanged (a new session of an agent inherits them)."""
-    agent: str | None = None
-    model: str | None = None
-    autonomy: str | None = None
     api_key: str | None = None
     """A key for the agent's environment, given or minted by the caller of this message."""
     minted_token_id: str | None = None

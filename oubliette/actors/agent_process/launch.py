@@ -15,6 +15,7 @@ import structlog
 from oubliette.actors.agent_process.forked_conversation import conversation_files
 from oubliette.actors.store.outages import once_back
 from oubliette.errors import NotFound, OublietteError
+from oubliette.records import AgentChoice, same_fields
 from oubliette.runtime.agents.base import AgentSession, ForkPoint
 from oubliette.runtime.agents.credentials import Given, filled, given
 from oubliette.runtime.files.git_identity import gitconfig
@@ -93,8 +94,7 @@ def _settings(
         home=f"/home/agent/{session.id}",
         pairing_secret=session.pairing_secret or "",
         api_key=api_key,
-        model=session.model,
-        autonomy=session.autonomy,
+        **same_fields(session, AgentChoice),
         mcp_servers=identified(servers, session),
         outage_seconds=context.config.containers.orphan_grace_seconds,
         agent_session_id=session.agent_session_id,

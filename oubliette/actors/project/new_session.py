@@ -10,7 +10,7 @@ from oubliette.actors.agent_requests.caller_tools import new_pairing_secret
 from oubliette.actors.exploration.limits import resolve_limits, tightened
 from oubliette.actors.project.shared_trees import forked_tree
 from oubliette.errors import InvalidParameter, NotFound
-from oubliette.records import Event, Session
+from oubliette.records import AgentChoice, Event, Session, same_fields
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
@@ -58,7 +58,6 @@ async def describe(
         project_id=project.id,
         workspace_id=workspace.id,
         principal=message.principal,
-        agent=_agent(context, message.agent or (like.agent if like else settings.agent)),
         status="created",
         created_at=now,
         updated_at=now,
@@ -66,8 +65,7 @@ async def describe(
         depth=parent.depth + 1 if parent else 0,
         parent_session_id=parent.id if parent else None,
         root_session_id=parent.root_session_id if parent else session_id,
-        model=message.model or (like.model if like else settings.model),
-        **_autonomy(message, like, settings.autonomy),
+        **_choice(context, message, like, settings),
         isolation=context.runtime.capabilities.isolation,
         caller_id=message.caller_id,
         caller_tools=message.caller_tools or (),
@@ -100,13 +98,18 @@ async def _settings(
     return await asyncio.to_thread(configs.add_workspace, project, workspace_id)
 
 
-def _autonomy(message: SpawnSession, like: Session | None, given: str | None) -> dict[str, Any]:
-    """Return the autonomy of a session, and whether it was chosen."""
-    if like is not None:
-        chosen = message.autonomy is not None or like.autonomy_chosen
-        return {"autonomy": message.autonomy or like.autonomy, "autonomy_chosen": chosen}
-    chosen = message.autonomy or given
-    return {"autonomy": chosen or "off", "autonomy_chosen": chosen is not None}
+def _choice(
+    context: ActorContext, message: SpawnSession, like: Session | None, settings: AgentConfig
+) -> dict[str, Any]:
+    """Return the choice of an agent, and whether its autonomy was chosen."""
+    asked = same_fields(message, AgentChoice)
+    found = {name: value or getattr(like or settings, name) for name, value in asked.items()}
+    below = like.autonomy_chosen if like else settings.autonomy is not None
+    return found | {
+        "agent": _agent(context, found["agent"]),
+        "autonomy": found["autonomy"] or "off",
+        "autonomy_chosen": message.autonomy is not None or below,
+    }
 
 
 async def _known(context: ActorContext, session_id: str | None) -> Session | None:

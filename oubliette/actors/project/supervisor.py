@@ -44,7 +44,7 @@ from oubliette.errors import (
 )
 from oubliette.failpoints import failpoint
 from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
-from oubliette.records import IdempotencyKey, Project, Workspace
+from oubliette.records import IdempotencyKey, Project, Workspace, made_of
 from oubliette.runtime.containers.options import uid_of
 from oubliette.runtime.long_work import in_own_thread
 from oubliette.runtime.store.operations import Op, PutIdempotency, PutProject, PutWorkspace
@@ -334,25 +334,14 @@ class ProjectsActor(DynamicSupervisor):
         return await self._find(str((found.answer or {}).get("project_id")))
 
     def _new(self, message: CreateProject, now: float) -> Project:
-        return Project(
+        return made_of(
+            message,
+            Project,
             id=ids.new_id(ids.PROJECT),
-            name=message.name,
             created_at=now,
             default_workspace_id=ids.new_uuid(),
             uid=self._uid(message),
-            description=message.description,
             remote_url=message.remote_url or (message.repository and message.repository.url),
-            repository=message.repository,
-            container_type=message.container_type,
-            agent=message.agent,
-            model=message.model,
-            autonomy=message.autonomy,
-            workspace_isolation=message.workspace_isolation,
-            accept_bare=message.accept_bare,
-            limits=message.limits,
-            mcp_servers=message.mcp_servers,
-            labels=message.labels,
-            runtime=message.runtime,
             owner=message.principal,
         )
 

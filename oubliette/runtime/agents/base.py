@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 import msgspec
 
+from oubliette.records import AgentChoice
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
@@ -90,7 +92,7 @@ class ForkPoint(msgspec.Struct, frozen=True, kw_only=True):
     """The last turn that a fork knows."""
 
 
-class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
+class AgentSession(AgentChoice, frozen=True, kw_only=True):
     """Session of an agent, as the agent needs it."""
 
     session_id: str
@@ -103,7 +105,6 @@ class AgentSession(msgspec.Struct, frozen=True, kw_only=True):
     pairing_secret: str
     """Secret of the session's relay link; only passed in the environment."""
     api_key: str | None = None
-    model: str | None = None
     autonomy: str = "off"
     mcp_servers: dict[str, Any] = {}
     outage_seconds: float = 600.0

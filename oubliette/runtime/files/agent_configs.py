@@ -55,10 +55,8 @@ class AgentConfigs:
             ConfigError: the template, or the two together, are invalid.
         """
         asked = {
-            "agent": project.agent,
-            "model": project.model,
-            "autonomy": project.autonomy,
-            "mcpServers": project.mcp_servers,
+            each.encode_name: getattr(project, each.name)
+            for each in msgspec.structs.fields(AgentConfig)
         }
         lower = self._tree(self.template)
         given = {name: value for name, value in asked.items() if value}

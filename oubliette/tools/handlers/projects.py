@@ -22,7 +22,7 @@ from oubliette.contract.project import (
     ProjectUpdate,
 )
 from oubliette.errors import Forbidden, InvalidParameter
-from oubliette.records import ProjectRepository
+from oubliette.records import ProjectRepository, made_of
 from oubliette.runtime.repositories.addresses import check_branch, check_folder, check_url
 from oubliette.runtime.repositories.workspace_clone import CHECKOUT_SECONDS
 from oubliette.tools.auth import scopes
@@ -119,20 +119,11 @@ def _creation(
     repository: records.ProjectRepository | None,
     progress_to: str | None,
 ) -> CreateProject:
-    return CreateProject(
+    return made_of(
+        params,
+        CreateProject,
         principal=context.principal,
-        name=params.name,
-        description=params.description,
-        remote_url=params.remote_url,
-        init_git=params.init_git,
-        container_type=params.container_type,
-        agent=params.agent,
-        model=params.model,
-        autonomy=params.autonomy,
-        workspace_isolation=params.workspace_isolation,
-        accept_bare=params.accept_bare,
         limits=Limits(**msgspec.structs.asdict(params.limits)),
-        mcp_servers=params.mcp_servers,
         labels=placement.labels,
         runtime=placement.runtime,
         idempotency=claim("project_create", params),

@@ -13,6 +13,7 @@ from oubliette.contract import field_types
 from oubliette.contract.agent_options import AgentOptions
 from oubliette.errors import NotFound, OublietteError, SessionHandover
 from oubliette.kit.retry import ask_with_retry
+from oubliette.records import AgentChoice, same_fields
 from oubliette.runtime.snapshots.history_records import ForkAnswer, ForkQuestion
 from oubliette.runtime.snapshots.snapshot_names import last_turn
 from oubliette.tools.handlers.projects import check_offer
@@ -228,9 +229,7 @@ class _Forks:
                 new_session=True,
                 caller_id=caller_id,
                 caller_tools=tools,
-                agent=params.agent,
-                model=params.model,
-                autonomy=params.autonomy,
+                **same_fields(params, AgentChoice),
                 api_key=key.text,
                 minted_token_id=key.token_id,
                 given_token_id=key.given_id,

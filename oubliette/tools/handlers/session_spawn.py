@@ -12,6 +12,7 @@ from oubliette.contract import field_types, session_tools
 from oubliette.contract.agent_options import SpawnSettings
 from oubliette.errors import InvalidParameter, SessionHandover
 from oubliette.kit.retry import ask_with_retry
+from oubliette.records import AgentChoice, same_fields
 from oubliette.tools.handlers.projects import check_offer, visible_project
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, own_session
 from oubliette.tools.idempotency import claim
@@ -162,9 +163,7 @@ async def spawn(
             source=params.source,
             caller_id=caller_id,
             caller_tools=tools,
-            agent=params.agent,
-            model=params.model,
-            autonomy=params.autonomy,
+            **same_fields(params, AgentChoice),
             api_key=key.text,
             minted_token_id=key.token_id,
             given_token_id=key.given_id,

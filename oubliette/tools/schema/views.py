@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from oubliette.config.secret_names import remote_to_show
 from oubliette.contract.limits import Limits
+from oubliette.records import made_of
 from oubliette.tools.schema import response_size
 from oubliette.tools.spec import Result
 
@@ -192,23 +193,14 @@ def project_view(
     description = response_size.cut(
         project.description, response_size.SHORT_TEXT if short else response_size.MAX_TEXT
     )
-    return ProjectView(
-        id=project.id,
-        name=project.name,
+    return made_of(
+        project,
+        ProjectView,
         description=description or "",
-        created_at=project.created_at,
-        default_workspace_id=project.default_workspace_id,
-        container_type=project.container_type,
-        agent=project.agent,
-        model=project.model,
-        autonomy=project.autonomy,
-        workspace_isolation=project.workspace_isolation,
-        accept_bare=project.accept_bare,
-        limits=project.limits,
         # Earlier releases have stored passwords in it.
-        remote_url=None if project.remote_url is None else remote_to_show(project.remote_url),
+        remote_url=project.remote_url and remote_to_show(project.remote_url),
         containers=tuple(
-            ContainerView(container_id=each.id, workspace_id=each.workspace_id, state=each.state)
+            made_of(each, ContainerView, container_id=each.id)
             for each in containers
             if each.project_id == project.id
         ),
@@ -222,16 +214,10 @@ def _repository_view(
 ) -> RepositoryView | None:
     if record is None:
         return None
-    return RepositoryView(
-        url=record.url,
-        path=record.path,
-        branch=record.branch,
-        depth=record.depth,
-        submodules=record.submodules,
-        lfs=record.lfs,
+    return made_of(
+        record,
+        RepositoryView,
         lfs_content=record.fetch_lfs,
-        dirty=record.dirty,
-        push=record.push,
         state="ready" if record.ready else "cloning",
         progress=None if record.ready else progress,
     )
@@ -239,14 +225,7 @@ def _repository_view(
 
 def workspace_view(workspace: records.Workspace) -> WorkspaceView:
     """Return the view of a workspace."""
-    return WorkspaceView(
-        id=workspace.id,
-        created_at=workspace.created_at,
-        last_session_at=workspace.last_session_at,
-        external_id=workspace.external_id,
-        source=workspace.source,
-        is_default=workspace.is_default,
-    )
+    return made_of(workspace, WorkspaceView)
 
 
 def session_view(
@@ -254,36 +233,15 @@ def session_view(
 ) -> SessionView:
     """Return the view of a session. Long texts are truncated, to 2,000 bytes if `short`."""
     most = response_size.SHORT_TEXT if short else response_size.MAX_TEXT
-    return SessionView(
+    return made_of(
+        session,
+        SessionView,
         session_id=session.id,
-        project_id=session.project_id,
-        workspace_id=session.workspace_id,
-        agent=session.agent,
-        model=session.model,
-        status=session.status,
-        status_reason=session.status_reason,
-        isolation=session.isolation,
-        created_at=session.created_at,
-        updated_at=session.updated_at,
-        ended_at=session.ended_at,
-        turn_count=session.turn_count,
         last_prompt=response_size.cut(session.last_prompt, most),
         final_response=response_size.cut(session.final_response, most),
         last_index=last_index,
-        parent_session_id=session.parent_session_id,
         child_session_ids=tuple(children),
-        exploration_id=session.exploration_id,
-        depth=session.depth,
-        caller_id=session.caller_id,
-        usage=Usage(
-            input_tokens=session.input_tokens,
-            output_tokens=session.output_tokens,
-            cost_usd=session.cost_usd,
-        ),
-        forked_from=session.forked_from,
-        forked_at=session.forked_at,
-        forked_at_turn=session.forked_at_turn,
-        conversation=session.conversation,
+        usage=made_of(session, Usage),
     )
 
 

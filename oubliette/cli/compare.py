@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from oubliette.cli.client.calls import call
 from oubliette.cli.client.resolver import whole_id
-from oubliette.cli.terminal.output import Format, Home, Output, clean, note, print_json, print_table
+from oubliette.cli.terminal.output import (
+    Format,
+    Home,
+    Output,
+    clean,
+    note,
+    print_entries,
+    print_json,
+)
+
+if TYPE_CHECKING:
+    from oubliette.cli.terminal.output import Column
 
 SECONDS: Final = 600.0
 _UNCHANGED: Final = "-"
+SESSIONS: Final[tuple[Column, ...]] = (
+    ("SESSION", "session_id"),
+    ("AGENT", "agent"),
+    ("STATUS", "status"),
+    ("TURNS", "turn_count"),
+    ("COST", lambda each: f"{each['cost_usd']:.4f}"),
+    ("FILES", "files"),
+    ("LINES", lambda each: f"+{each['insertions']} -{each['deletions']}"),
+    ("SAME AS", "same_as"),
+)
 
 
 def compare(
@@ -25,34 +47,15 @@ def compare(
 
     In the list of files, equal letters are equal outcomes, and - is a file that was not changed.
     """
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.config.loader import find_home
-
-    server = HomeServer(find_home(home))
     sessions = [whole_id(home, "session", each) for each in session_ids]
-    project_id = server.call("session_get", {"session_id": sessions[0]})["project_id"]
-    found = server.call(
-        "session_compare", {"project_id": project_id, "session_ids": sessions}, SECONDS
+    project_id = call(home, "session_get", {"session_id": sessions[0]})["project_id"]
+    found = call(
+        home, "session_compare", {"project_id": project_id, "session_ids": sessions}, SECONDS
     )
     if output is Format.json:
         print_json(found)
         return
-    print_table(
-        ("SESSION", "AGENT", "STATUS", "TURNS", "COST", "FILES", "LINES", "SAME AS"),
-        [
-            (
-                each["session_id"],
-                each["agent"],
-                each["status"],
-                each["turn_count"],
-                f"{each['cost_usd']:.4f}",
-                each["files"],
-                f"+{each['insertions']} -{each['deletions']}",
-                each["same_as"],
-            )
-            for each in found["sessions"]
-        ],
-    )
+    print_entries(SESSIONS, found["sessions"])
     differing = [each for each in found["files"] if len(set(each["outcomes"])) > 1]
     if differing:
         sys.stdout.write("\n")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from oubliette.cli.client.calls import call
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import Format, Home, Output, clean, note, print_json
 from oubliette.cli.terminal.turn_options import FROM_TURN, IGNORED, TO_TURN, TURN
@@ -90,12 +91,9 @@ def show(home: str | None, arguments: dict[str, Any]) -> bool:
 
 
 def _pages(home: str | None, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.config.loader import find_home
-
-    server, cursor = HomeServer(find_home(home)), None
+    cursor = None
     while True:
-        page = server.call("session_diff", {**arguments, "cursor": cursor}, SECONDS)
+        page = call(home, "session_diff", {**arguments, "cursor": cursor}, SECONDS)
         yield page
         cursor = page["next_cursor"]
         if cursor is None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from oubliette.cli.client.calls import call
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 from oubliette.errors import Conflict
@@ -20,13 +21,9 @@ def drop(
 
     Its log stays, and so do the snapshots of the workspace until the project is deleted.
     """
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.config.loader import find_home
-
     session_id = whole_id(home, "session", session_id)
-    server = HomeServer(find_home(home))
-    found = server.call("session_get", {"session_id": session_id})
-    project = server.call("project_get", {"project_id": found["project_id"]})
+    found = call(home, "session_get", {"session_id": session_id})
+    project = call(home, "project_get", {"project_id": found["project_id"]})
     if found["workspace_id"] == project["default_workspace_id"]:
         raise Conflict(
             f"{session_id} works in the default workspace of project {project['name']}, which"
@@ -34,12 +31,12 @@ def drop(
             hint=f"oubliette session end {session_id} ends it; oubliette restore {session_id}"
             " --turn 1-start brings back the files from before it",
         )
-    server.call("session_end", {"session_id": session_id, "tree": True})
+    call(home, "session_end", {"session_id": session_id, "tree": True})
     arguments: dict[str, Any] = {
         "project_id": found["project_id"],
         "workspace_id": found["workspace_id"],
     }
-    deleted = server.call("workspace_delete", arguments)
+    deleted = call(home, "workspace_delete", arguments)
     if output is Format.json:
         print_json({"session_id": session_id, **deleted})
         return

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from oubliette.cli.client.calls import call
+from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import Format, Home, Output, clean, note, print_json
 from oubliette.errors import OublietteError
 
@@ -34,11 +36,8 @@ def fork(  # noqa: PLR0917 - one parameter per option
     Their ids are printed, one a line. Each has a workspace of its own. The exit code is 1 if one of
     them was not started.
     """
-    from oubliette.cli.client.resolver import whole_id
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.config.loader import find_home
-
-    done = HomeServer(find_home(home)).call(
+    done = call(
+        home,
         "session_fork",
         {
             "session_id": whole_id(home, "session", session_id),

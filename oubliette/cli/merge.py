@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from oubliette.cli.client.calls import call
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import Format, Home, Output, clean, note, print_json
 
@@ -56,7 +57,6 @@ def merge(  # noqa: PLR0917 - one parameter per option
     No checkout is touched, and nothing is pushed. With conflicts nothing is merged, and the exit
     code is 1.
     """
-    from oubliette.cli.client.tools import HomeServer
     from oubliette.config.loader import find_home
 
     if squash and rebase:
@@ -72,14 +72,13 @@ def merge(  # noqa: PLR0917 - one parameter per option
         "dry_run": dry_run,
         "resolve": "agent" if resolve else None,
     }
-    server = HomeServer(find_home(home))
-    done = server.call("session_merge", arguments, SECONDS)
+    done = call(home, "session_merge", arguments, SECONDS)
     if output is Format.json:
         print_json(done)
     else:
         show(done)
         if done["merged"] and not dry_run:
-            project_id = server.call("session_get", {"session_id": session_id})["project_id"]
+            project_id = call(home, "session_get", {"session_id": session_id})["project_id"]
             _show_ways_out(find_home(home) / "repositories" / project_id / "repository.git", done)
     if done["conflicts_count"]:
         raise typer.Exit(CONFLICTS)

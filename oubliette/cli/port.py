@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
 
 from oubliette.cli import stop_signals
+from oubliette.cli.client.calls import call
 from oubliette.cli.client.other_owner import explained
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
@@ -33,16 +35,12 @@ def port(
 
     The link is valid once, for a minute. The port is closed when the command is interrupted.
     """
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.config.loader import find_home
-
-    server = HomeServer(find_home(home))
     wanted: dict[str, Any] = {
         "session_id": whole_id(home, "session", session_id),
         "port": number,
     }
     if close:
-        done = server.call("port_close", wanted)
+        done = call(home, "port_close", wanted)
         if output is Format.json:
             print_json(done)
         else:
@@ -50,9 +48,11 @@ def port(
         return
     stop_signals.interrupt()
     try:
-        opened = server.call("port_open", wanted, SECONDS)
+        opened = call(home, "port_open", wanted, SECONDS)
     except OublietteError as error:
-        raise explained(server.call, wanted["session_id"], error, "open its ports") from error
+        raise explained(
+            partial(call, home), wanted["session_id"], error, "open its ports"
+        ) from error
     if not keep:  # they wait for sigwait: none is lost before it
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     if output is Format.json:
@@ -64,5 +64,5 @@ def port(
     note(f"Port {number} is open until you press Ctrl-C.")
     signal.sigwait(STOPS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    server.call("port_close", wanted)
+    call(home, "port_close", wanted)
     note(f"Port {number} is closed.")

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from oubliette.cli.client.calls import call
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import Format, Home, Output, clean, note, print_json
 
@@ -36,20 +37,13 @@ def push(  # noqa: PLR0917 - one parameter per option
     A branch that the project's repository does not have is merged first, as by oubliette merge. The
     project has to consent: oubliette project update PROJECT --allow-push.
     """
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.cli.terminal.progress import shown
-    from oubliette.config.loader import find_home
-
     target = _target(where or [], to)
     arguments = {
         "session_id": whole_id(home, "session", session_id),
         "branch": branch or target,
         "to": target,
     }
-    with shown(f"pushing {target}") as report:
-        done = HomeServer(find_home(home)).call(
-            "session_push", arguments, QUIET_SECONDS, on_progress=report
-        )
+    done = call(home, "session_push", arguments, QUIET_SECONDS, f"pushing {target}")
     if output is Format.json:
         print_json(done)
     elif done["conflicts_count"]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from oubliette.cli.client.calls import call
+from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 from oubliette.errors import InvalidParameter
 
@@ -52,7 +54,8 @@ def restore(  # noqa: PLR0917 - one parameter per option
             field="turn",
         )
     point = {"turn": turn, "checkpoint": checkpoint, "discard": discard}
-    done = _restore_session(home, session_id, point)
+    point["session_id"] = whole_id(home, "session", session_id)
+    done = call(home, "session_restore", point, SECONDS)
     if output is Format.json:
         print_json(done)
         return
@@ -68,20 +71,6 @@ def restore(  # noqa: PLR0917 - one parameter per option
             f"What was there is kept: oubliette restore {done['session_id']}"
             f" --turn {done['kept_as']}"
         )
-
-
-def _restore_session(
-    home: str | None, session_id: str, point: dict[str, str | None]
-) -> dict[str, Any]:
-    from oubliette.cli.client.resolver import whole_id
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.config.loader import find_home
-
-    return HomeServer(find_home(home)).call(
-        "session_restore",
-        {"session_id": whole_id(home, "session", session_id), **point},
-        SECONDS,
-    )
 
 
 def _new_identity(home: str | None, output: Format) -> None:

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from oubliette.cli import session_end
+from oubliette.cli.client.calls import pages
 from oubliette.cli.client.other_owner import explained
-from oubliette.cli.client.pages import pages
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import (
     Format,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from oubliette.cli.client.pages import pages
+from oubliette.cli.client.calls import call, pages
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_error, print_json
 from oubliette.errors import NotFound, OublietteError
@@ -53,12 +53,7 @@ def end(  # noqa: PLR0917 - one parameter per option
 
 
 def _end(home: str | None, session_id: str, *, tree: bool) -> dict[str, Any]:
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.config.loader import find_home
-
-    return HomeServer(find_home(home)).call(
-        "session_end", {"session_id": session_id, "tree": tree}, 60.0
-    )
+    return call(home, "session_end", {"session_id": session_id, "tree": tree})
 
 
 def _end_all(home: str | None, project: str | None, output: Format) -> None:

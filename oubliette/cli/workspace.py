@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oubliette.cli.client.pages import pages
+from oubliette.cli.client.calls import pages
 from oubliette.cli.client.resolver import fitting, whole_id
 from oubliette.cli.terminal.output import (
     Format,

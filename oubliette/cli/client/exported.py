@@ -6,6 +6,7 @@ import base64
 import hashlib
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from oubliette.cli.client.calls import call
 from oubliette.errors import RuntimeFailure
 
 if TYPE_CHECKING:
@@ -15,9 +16,7 @@ SECONDS: Final = 300.0
 """Time for one piece, before which the server may have to store a large workspace."""
 
 
-def write_exported(
-    home: str | None, arguments: Mapping[str, Any], file: IO[bytes]
-) -> dict[str, Any]:
+def write_exported(home: str | None, arguments: dict[str, Any], file: IO[bytes]) -> dict[str, Any]:
     """Write the file that `session_export` returns for these arguments, and check it.
 
     Returns:
@@ -27,11 +26,7 @@ def write_exported(
         RuntimeFailure: what came is not the file that the server described.
         OublietteError: the tool failed.
     """
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.config.loader import find_home
-
-    server = HomeServer(find_home(home))
-    page = first = server.call("session_export", arguments, SECONDS)
+    page = first = call(home, "session_export", arguments, SECONDS)
     digest, size = hashlib.sha256(), 0
     while True:
         data = base64.b64decode(page["data"])
@@ -40,7 +35,7 @@ def write_exported(
         file.write(data)
         if page["next_cursor"] is None:
             break
-        page = server.call("session_export", {**arguments, "cursor": page["next_cursor"]}, SECONDS)
+        page = call(home, "session_export", {**arguments, "cursor": page["next_cursor"]}, SECONDS)
     if (size, digest.hexdigest()) != (first["size"], first["sha256"]):
         raise RuntimeFailure("the exported file did not come as the server made it")
     return {name: value for name, value in first.items() if name not in {"data", "next_cursor"}}

@@ -6,7 +6,7 @@ import re
 import subprocess
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette.cli.client.pages import pages
+from oubliette.cli.client.calls import pages
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.client.tools import HomeServer
 from oubliette.cli.terminal.output import note

@@ -15,9 +15,13 @@ import typer
 from oubliette.cli.terminal.standard_streams import use_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from oubliette.errors import OublietteError
+
+    Entry = dict[str, Any]
+    Column = tuple[str, str | Callable[[Entry], object]]
+    """Head of a column, and its cell: a field of an entry, or made of the entry."""
 
 
 class Format(StrEnum):
@@ -86,6 +90,28 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     for line in lines:
         table.add_row(*map(Text, line))  # agents choose some of it: no markup
     Console().print(table)
+
+
+def print_entries(columns: Iterable[Column], entries: Iterable[Entry]) -> None:
+    """Print entries that a tool has listed as a table."""
+    cells = [cell for _, cell in columns]
+    print_table(
+        [head for head, _ in columns],
+        [
+            [each[cell] if isinstance(cell, str) else cell(each) for cell in cells]
+            for each in entries
+        ],
+    )
+
+
+def at(name: str, unset: str = "") -> Callable[[Entry], str]:
+    """Return the cell of a time, which may be unset."""
+    return lambda each: moment(each[name]) or unset
+
+
+def line_of(name: str, length: int) -> Callable[[Entry], str]:
+    """Return the cell of a text: the beginning of its first line."""
+    return lambda each: (each[name] or "").partition("\n")[0][:length]
 
 
 def print_fields(fields: dict[str, Any]) -> None:

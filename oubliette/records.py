@@ -249,6 +249,8 @@ class Session(Record, frozen=True):
     limits: Limits = Limits()
     tree_limits: Limits | None = None
     """Limits that were given for its tree, if several roots share it; None: it has one root."""
+    tree_project_id: str = ""
+    """Project in which its tree began; empty in records of earlier releases: that of its root."""
     container_id: str | None = None
     process_id: str | None = None
     process_err: int = 0

@@ -55,8 +55,31 @@ class ProjectHomes(Protocol):
     """Homes of projects among the nodes of a cluster, as this node knows them."""
 
     @property
+    def name(self) -> str:
+        """Name of this node."""
+        ...
+
+    @property
     def draining(self) -> bool:
         """Whether the node is drained: its projects are to move elsewhere."""
+        ...
+
+    def ref(self, node: str, name: str) -> Ref:
+        """Return an actor of a node, by its name there."""
+        ...
+
+    async def home(self, project_id: str, *, needed: bool) -> str | None:
+        """Return the node on which a project lives; None: this one, or none.
+
+        With `needed`, a project without a home gets one.
+
+        Raises:
+            Unavailable: its machine is lost, or no node can take it.
+        """
+        ...
+
+    def forget(self, project_id: str) -> None:
+        """Look a project's home up again at the next request."""
         ...
 
     async def projects_here(self) -> frozenset[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
+from oubliette.actors.exploration.messages import CloseTrees, OpenTrees
 from oubliette.actors.project.supervisor import HoldProject, ReleaseProject
 from oubliette.errors import InvalidParameter, OublietteError, RuntimeFailure
 from oubliette.kit import Actor, Message, Reply, handles
@@ -130,7 +131,7 @@ async def move_project(homes: ClusterHomes, home: Path, projects: Ref, project_i
             await _send(arrivals, home, project_id)
         finally:  # once handed over it may come back, to a file of the same name
             await asyncio.to_thread(project_files.discard, home, project_id)
-        moved = await homes.hand_over(project_id, target)
+        moved = await _hand_over(homes, project_id, target)
         if not moved:
             await arrivals.ask(DiscardProject(project_id=project_id), timeout=UNPACK_SECONDS)
     finally:
@@ -139,6 +140,19 @@ async def move_project(homes: ClusterHomes, home: Path, projects: Ref, project_i
         raise RuntimeFailure(f"project {project_id} was moved by another node meanwhile")
     log.info("project moved", project_id=project_id, to=target)
     return target
+
+
+async def _hand_over(homes: ClusterHomes, project_id: str, target: str) -> bool:
+    """Change the placement, while no node counts the trees that began in the project.
+
+    Their sessions in other projects live on.
+    """
+    trees = homes.system.ref("explorations")
+    await trees.ask(CloseTrees(project_id=project_id), timeout=HOLD_SECONDS)
+    try:
+        return await homes.hand_over(project_id, target)
+    finally:
+        trees.tell(OpenTrees(project_id=project_id))
 
 
 async def _send(arrivals: Ref, home: Path, project_id: str) -> None:

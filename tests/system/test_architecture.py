@@ -60,8 +60,9 @@ async def test_the_page_draws_the_actors_of_a_running_server(site) -> None:
         answer.set()
         assert (await agent.outcome())["structured"] == {"sum": 3}
 
-    # Subscribers are actors of embedding programs: a server process alone has none.
-    lines = [line for line in drawn() if line.cls != "SubscriptionActor"]
+    # Subscribers are actors of embedding programs, branches those of clusters: a server process
+    # alone has none.
+    lines = [line for line in drawn() if line.cls not in {"SubscriptionActor", "BranchActor"}]
     found = placed(actors, lines)
     assert [name for name, line in found.items() if line is None] == [], "not on the page"
     running = {id(line) for line in found.values()}

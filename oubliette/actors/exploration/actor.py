@@ -6,26 +6,29 @@ clock is reset when its root is resumed after that. Where several roots share a 
 children do: a root more takes a slot, and none is resumed once the time is over.
 
 The actor of a tree ends when none of its sessions lives: its counts are in the store.
+
+In a cluster it runs at the home of the project in which the tree began. What lives of it on another
+node is reported by the branch there (`branch.py`), and reached through it.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from oubliette.actors.exploration.limits import (
-    exceeded,
-    limit_sources,
-    resolve_limits,
-    tightened,
+from oubliette.actors.exploration.limits import refuse_above_limits, resolve_limits, tightened
+from oubliette.actors.exploration.local_sessions import local_session, who_waits
+from oubliette.actors.exploration.messages import (
+    GetUsage,
+    JoinTree,
+    PassToMember,
+    Reserve,
+    Unreserve,
 )
-from oubliette.actors.exploration.messages import GetUsage, Reserve, Unreserve
 from oubliette.actors.session.messages import (
     AgentBlocked,
     AgentBusy,
     AgentCost,
-    IsBlocked,
     LimitNotice,
     LogGrown,
     RootCaller,
@@ -34,7 +37,7 @@ from oubliette.actors.session.messages import (
 from oubliette.actors.session.session_end import log_too_large
 from oubliette.actors.store.actor import Transact
 from oubliette.actors.store.outages import once_back
-from oubliette.kit import Actor, ActorError, Message, handles
+from oubliette.kit import Actor, Down, LocalMessage, Message, handles
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import TERMINAL
 from oubliette.runtime.store import queries
@@ -42,20 +45,25 @@ from oubliette.runtime.store.operations import PutMeta
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.exploration.messages import BranchMember
     from oubliette.actors.session.messages import LimitAction
     from oubliette.kit import Ref
     from oubliette.records import Limits
     from oubliette.runtime.store.connection import StoreConnection
 
 WARN_AT: Final = 0.8  # share of a limit
-ASK_SECONDS: Final = 2.0
-"""Seconds that a session has for answering whether its agent waits."""
 AGAIN_SECONDS: Final = 1.0  # until the sessions that should have ended are checked again
+UNSEEN: Final = ""  # node of a session that no branch has reported
 
 
 class _TimeCheck(Message):
     limit: float
     """Seconds after which sessions of the tree end."""
+
+
+class _Stored(LocalMessage):
+    living: frozenset[str]
+    ended: frozenset[str]
 
 
 class ExplorationActor(Actor):
@@ -85,11 +93,18 @@ class ExplorationActor(Actor):
         """Limits, except the time, that were warned of, each with the root that was warned."""
         self._roots: dict[str, str] = {}
         """Root of every session of the tree, which is its own if it is a root."""
+        self._callers: dict[str, RootCaller] = {}
+        """Root → its caller."""
+        self._nodes: dict[str, str] = {}
+        """Session → its node, if that is another one."""
 
     async def on_start(self) -> None:
         """Read the tree's sessions, their cost and their age."""
         sessions, reset_at = await once_back(lambda: self._context.reader.run(self._stored))
+        here = await once_back(self._context.projects_here)
         for session in sessions:
+            if here is not None and session.project_id not in here:
+                self._nodes[session.id] = UNSEEN
             self._cost[session.id] = session.cost_usd
             self._logs[session.id] = session.log_bytes
             self._began = min(self._began, session.created_at)
@@ -99,7 +114,7 @@ class ExplorationActor(Actor):
                 self._lives[session.id] = 1
             if session.status in {"created", "running"}:
                 self._working |= {session.id}
-        await self._ask_who_waits()
+        self._waiting = await who_waits(self._context, set(self._lives) - set(self._nodes))
         for root in sessions:  # what the actor before this one may not have passed on
             if root.depth == 0:
                 self._pass_on(
@@ -121,37 +136,100 @@ class ExplorationActor(Actor):
         if not self._lives:
             self.stop()
 
-    async def _ask_who_waits(self) -> None:
-        """Ask the sessions that live already whose agents wait for children.
-
-        One that does not answer in time counts as working until it reports otherwise.
-        """
-
-        async def ask(session_id: str, session: Ref) -> str | None:
-            try:
-                return session_id if await session.ask(IsBlocked(), ASK_SECONDS) else None
-            except ActorError:
-                return None
-
-        asked = [ask(session_id, ref) for session_id, ref in self._live_sessions()]
-        self._waiting = frozenset(filter(None, await asyncio.gather(*asked)))
-
     def _root_of(self, session_id: str, recorded: str) -> str:
         """Return the root above a session; early releases recorded none, in trees with only one."""
         return recorded or next(iter(self._roots.values()), session_id)
 
-    def _live_sessions(self) -> list[tuple[str, Ref]]:
-        registry = self._context.session_registry
-        found = [(session_id, registry.session(session_id)) for session_id in self._cost]
-        return [
-            (session_id, ref) for session_id, ref in found if ref is not None and ref.is_alive()
-        ]
+    def _tell(self, session_id: str, message: LimitNotice | RootCaller) -> bool:
+        """Send a session a message; return whether it lives, as far as is known."""
+        node = self._nodes.get(session_id)
+        if node is None:
+            session = local_session(self._context, session_id)
+            if session is not None:
+                session.tell(message)
+            return session is not None
+        if node == UNSEEN or session_id not in self._lives:
+            return False
+        self._branch(node).tell(PassToMember(session_id=session_id, message=message))
+        return True
 
     @handles(RootCaller)
     def _pass_on(self, message: RootCaller) -> None:
-        for session_id, session in self._live_sessions():
+        self._callers[message.root_session_id] = message
+        for session_id in self._cost:
             if self._roots.get(session_id) == message.root_session_id != session_id:
-                session.tell(message)
+                self._tell(session_id, message)
+
+    # ------------------------------------------------------------------ other nodes
+
+    def _branch(self, node: str) -> Ref:
+        homes = self._context.homes
+        assert homes is not None, "only a node of a cluster has branches"
+        return homes.ref(node, self.name)
+
+    @handles(JoinTree)
+    def _join(self, message: JoinTree) -> None:
+        """Count what a branch reports, and not what was known of its node before."""
+        self._lose_sight(message.node)
+        for member in message.members:
+            self._count(member)
+            self._nodes[member.session_id] = message.node
+            root = self._callers.get(self._roots[member.session_id])
+            if root is not None and root.root_session_id != member.session_id:
+                self._tell(member.session_id, root)
+        self.watch(self._branch(message.node))
+        self._watch_time()
+        self._look_for_unseen()
+
+    def _count(self, member: BranchMember) -> None:
+        session_id = member.session_id
+        self._cost[session_id] = max(self._cost.get(session_id, 0.0), member.cost_usd)
+        self._roots[session_id] = self._root_of(session_id, member.root_session_id)
+        self._lives[session_id] = member.lives
+        self._working = _with(self._working, session_id, member.works)
+        self._waiting = _with(self._waiting, session_id, member.waits)
+        self._note_time(session_id, member.limits)
+
+    @handles(Down)
+    def _branch_down(self, message: Down) -> None:
+        """Look up what has become of the sessions of a branch; those that live keep their slots."""
+        self._lose_sight(message.name.partition("!")[0])
+        self._look_for_unseen()
+
+    def _lose_sight(self, node: str) -> None:
+        for session_id in [each for each, its in self._nodes.items() if its == node]:
+            self._nodes[session_id] = UNSEEN
+
+    def _look_for_unseen(self) -> None:
+        """Have the sessions forgotten that ended, or were not made, without a report."""
+        if UNSEEN not in self._nodes.values():
+            self._end_unless_live()
+            return
+        reader = self._context.reader
+        self.pipe_to_self(
+            once_back(lambda: reader.tree_members(self._id)),
+            lambda members: _Stored(
+                living=frozenset(each.id for each in members if each.status not in TERMINAL),
+                ended=frozenset(each.id for each in members if each.status in TERMINAL),
+            ),
+            lambda _: _Stored(living=frozenset(self._nodes), ended=frozenset()),
+        )
+
+    @handles(_Stored)
+    def _forget_ended(self, stored: _Stored) -> None:
+        for session_id in [each for each, node in self._nodes.items() if node == UNSEEN]:
+            if session_id not in stored.living:
+                self._forget(session_id, made=session_id in stored.ended)
+        self._end_unless_live()
+
+    def _forget(self, session_id: str, *, made: bool) -> None:
+        """Free the slot of a session; one that was not made does not count at all."""
+        self._lives.pop(session_id, None)
+        self._working -= {session_id}
+        self._waiting -= {session_id}
+        if not made:
+            for table in (self._cost, self._roots, self._tighter, self._nodes):
+                table.pop(session_id, None)
 
     # ------------------------------------------------------------------ time
 
@@ -210,10 +288,9 @@ class ExplorationActor(Actor):
     def _tell_all(self, limit: float, action: LimitAction, text: str) -> int:
         """Notify the live sessions that have this limit; return their number."""
         message = f"max_wall_seconds of this tree: {text}"
-        living = [ref for each, ref in self._live_sessions() if self._ends_after(each) == limit]
-        for session in living:
-            session.tell(LimitNotice(limit="max_wall_seconds", action=action, message=message))
-        return len(living)
+        notice = LimitNotice(limit="max_wall_seconds", action=action, message=message)
+        affected = [each for each in self._cost if self._ends_after(each) == limit]
+        return sum(self._tell(each, notice) for each in affected)
 
     async def _reset_clock(self) -> None:
         """Reset the clock, since the root is resumed after the time was over."""
@@ -227,61 +304,46 @@ class ExplorationActor(Actor):
     @handles(Reserve)
     async def _reserve(self, message: Reserve) -> None:
         try:
-            await self._check(message)
+            refuse_above_limits(message, self._limits_of(message.limits), self._limits, self._used)
+            if self._age >= (self._limits_of(message.limits).max_wall_seconds or 0):
+                await self._reset_clock()
         except BaseException:
             self._end_unless_live()
             raise
         self._cost.setdefault(message.session_id, 0.0)
+        self._place(message.session_id, message.node)
         self._lives[message.session_id] += 1
         self._working |= {message.session_id}
         root = self._root_of(message.session_id, message.root_session_id)
         self._roots[message.session_id] = root
         self._note_time(message.session_id, message.limits)
         self._watch_time()
-        if not _counts(message):
+        if not message.counts:
             return
         limits = resolve_limits(self._limits, self._context)
         self._warn("max_agents", len(self._cost), limits.max_agents)
         busy = self._working - self._waiting
         self._warn("max_agents_at_once", len(busy), limits.max_agents_at_once)
 
-    async def _check(self, message: Reserve) -> None:
-        limits = self._limits_of(message.limits)
-        source = limit_sources(message.limits or self._limits, message.tree_limits)
-        if message.depth > (limits.max_depth or 0):
-            raise exceeded("max_depth", limits.max_depth, source, f"depth {message.depth}")
-        if message.new and len(self._cost) >= (limits.max_agents or 0):
-            raise exceeded("max_agents", limits.max_agents, source, "one more agent")
-        busy = self._working - self._waiting
-        if _counts(message) and len(busy) >= (limits.max_agents_at_once or 0):
-            raise exceeded(
-                "max_agents_at_once", limits.max_agents_at_once, source, "one more at once"
-            )
-        cost = sum(self._cost.values())
-        if limits.max_cost_usd is not None and cost >= limits.max_cost_usd > 0:
-            raise exceeded("max_cost_usd", limits.max_cost_usd, source, f"{cost:.2f} USD")
-        age = self._age
-        if age >= (limits.max_wall_seconds or 0):
-            if _counts(message):
-                raise exceeded("max_wall_seconds", limits.max_wall_seconds, source, f"{age:.0f} s")
-            await self._reset_clock()
+    def _place(self, session_id: str, node: str | None) -> None:
+        """Record on which node a session lives from now on."""
+        if self._nodes.pop(session_id, None) == UNSEEN:
+            self._lives.pop(session_id, None)  # it has ended, or would not be resumed
+        if node is not None:
+            self._nodes[session_id] = node
 
     @handles(Unreserve)
     def _unreserve(self, message: Unreserve) -> None:
-        if message.new:
-            self._cost.pop(message.session_id, None)
-            self._roots.pop(message.session_id, None)
-            self._tighter.pop(message.session_id, None)
         self._leave(message)
+        if message.new:
+            self._forget(message.session_id, made=False)
 
     @handles(SessionFinished)
     def _leave(self, message: SessionFinished | Unreserve) -> None:
         session_id = message.session_id
         self._lives[session_id] -= 1
         if self._lives[session_id] <= 0:
-            del self._lives[session_id]
-            self._working -= {session_id}
-            self._waiting -= {session_id}
+            self._forget(session_id, made=True)
         self._end_unless_live()
 
     @handles(AgentBlocked)
@@ -319,15 +381,18 @@ class ExplorationActor(Actor):
         if not limit or used < limit * WARN_AT:
             return
         text = f"{name} of this tree: {used:g} of {limit:g} are taken"
-        for session_id, session in self._live_sessions():
-            warned = (name, session_id)
-            if self._roots.get(session_id) == session_id and warned not in self._near:
-                self._near |= {warned}
-                session.tell(LimitNotice(limit=name, action="warn", message=text))
+        notice = LimitNotice(limit=name, action="warn", message=text)
+        for root in [each for each in self._cost if self._roots.get(each) == each]:
+            if (name, root) not in self._near and self._tell(root, notice):
+                self._near |= {(name, root)}
 
     @handles(GetUsage)
     def _usage(self, _: GetUsage) -> dict[str, float]:
         self._end_unless_live()
+        return self._used
+
+    @property
+    def _used(self) -> dict[str, float]:
         return {
             "max_agents": len(self._cost),
             "max_agents_at_once": len(self._working - self._waiting),
@@ -336,6 +401,5 @@ class ExplorationActor(Actor):
         }
 
 
-def _counts(message: Reserve) -> bool:
-    """Whether the session takes one of the slots: a child, or one root of several."""
-    return message.depth > 0 or message.tree_limits is not None
+def _with(sessions: frozenset[str], session_id: str, belongs: bool) -> frozenset[str]:  # noqa: FBT001
+    return sessions | {session_id} if belongs else sessions - {session_id}

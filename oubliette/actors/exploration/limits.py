@@ -10,6 +10,7 @@ from oubliette.errors import LimitExceeded
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.exploration.messages import Reserve
     from oubliette.records import Limits
 
 
@@ -56,3 +57,32 @@ def exceeded(name: str, value: float | None, sources: dict[str, str], wanted: st
         f"{name}: the limit of this tree is {value} (set by the {sources[name]}), "
         f"{wanted} is above it"
     )
+
+
+def refuse_above_limits(
+    message: Reserve, limits: Limits, of_tree: Limits, used: dict[str, float]
+) -> None:
+    """Refuse a place for which there is no room.
+
+    Args:
+        message: The request.
+        limits: Limits of the session in force.
+        of_tree: Limits of the tree, as they were given.
+        used: What the tree has used of them.
+
+    Raises:
+        LimitExceeded: names the limit.
+    """
+    sources = limit_sources(message.limits or of_tree, message.tree_limits)
+    cost, age = used["max_cost_usd"], used["max_wall_seconds"]
+    if message.depth > (limits.max_depth or 0):
+        raise exceeded("max_depth", limits.max_depth, sources, f"depth {message.depth}")
+    if message.new and used["max_agents"] >= (limits.max_agents or 0):
+        raise exceeded("max_agents", limits.max_agents, sources, "one more agent")
+    at_once = limits.max_agents_at_once
+    if message.counts and used["max_agents_at_once"] >= (at_once or 0):
+        raise exceeded("max_agents_at_once", at_once, sources, "one more at once")
+    if limits.max_cost_usd is not None and cost >= limits.max_cost_usd > 0:
+        raise exceeded("max_cost_usd", limits.max_cost_usd, sources, f"{cost:.2f} USD")
+    if message.counts and age >= (limits.max_wall_seconds or 0):
+        raise exceeded("max_wall_seconds", limits.max_wall_seconds, sources, f"{age:.0f} s")

@@ -1,7 +1,10 @@
-"""Messages to the actors of trees and to their supervisor."""
+"""Messages to the actors of trees, to their branches on other nodes, and to their supervisor."""
 
 from __future__ import annotations
 
+import msgspec
+
+from oubliette.actors.session.messages import LimitNotice, RootCaller
 from oubliette.kit import Message, Reply
 from oubliette.records import Limits
 
@@ -21,6 +24,13 @@ class Reserve(Message, Reply[None]):
     """Limits that were given for a tree of several roots, in which roots count as children do."""
     limits: Limits | None = None
     """Limits of the session, which may be tighter than the tree's if its project is another one."""
+    node: str | None = None
+    """Node of a cluster on which the session lives; None: that of the tree."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it takes one of the slots: a child, or one root of several."""
+        return self.depth > 0 or self.tree_limits is not None
 
 
 class Unreserve(Message):
@@ -35,8 +45,60 @@ class GetUsage(Message, Reply[dict[str, float]]):
 
 
 class OpenExploration(Message, Reply[str]):
-    """To `explorations`: the name of the tree's actor; starts it."""
+    """To `explorations`: the name of the tree's actor; starts it.
+
+    On a node that is not the home of the tree that is a BranchActor, which passes on what it gets.
+    """
 
     exploration_id: str
     limits: Limits
     """Those of its root."""
+    project_id: str
+    """Project at whose home the tree is counted."""
+    at_home: bool = False
+    """Whether only the tree itself will do; `ProjectMoves` if its home is another node."""
+
+
+class CloseTrees(Message, Reply[None]):
+    """To `explorations`: end the trees that are counted here, as their project gets another home.
+
+    None of them is opened here until `OpenTrees`.
+    """
+
+    project_id: str
+
+
+class OpenTrees(Message, Reply[None]):
+    """To `explorations`: other sessions may live here, or other trees may have their home here.
+
+    The project of `CloseTrees` has its new home, or keeps this one.
+    """
+
+    project_id: str | None = None
+
+
+class BranchMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A session of a tree, as the branch on its node knows it."""
+
+    session_id: str
+    root_session_id: str
+    limits: Limits | None
+    lives: int = 1
+    """2 is one that is resumed while it finishes."""
+    works: bool = True
+    waits: bool = False
+    cost_usd: float = 0.0
+
+
+class JoinTree(Message):
+    """To an ExplorationActor, from a branch: all sessions of the tree that live on its node."""
+
+    node: str
+    members: tuple[BranchMember, ...]
+
+
+class PassToMember(Message):
+    """To a BranchActor: a message for a session on its node."""
+
+    session_id: str
+    message: LimitNotice | RootCaller

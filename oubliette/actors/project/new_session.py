@@ -44,14 +44,6 @@ async def describe(
     forked = await _known(context, message.fork and message.fork.session_id)
     joined = joined or (forked and forked_tree(forked, message.principal))
     like = forked or parent
-    if parent is not None:
-        tree, given = parent.exploration_id, parent.tree_limits
-        limits = _limits_below(parent, project, context)
-    elif joined is not None:
-        tree, limits, given = joined.exploration_id, joined.limits, joined.given
-    else:
-        tree, given = ids.new_id(ids.EXPLORATION), None
-        limits = resolve_limits(project.limits, context)
     settings = await _settings(context, project, None if new else workspace.id)
     return Session(
         id=session_id,
@@ -61,7 +53,7 @@ async def describe(
         status="created",
         created_at=now,
         updated_at=now,
-        exploration_id=tree,
+        **_tree(context, project, parent, joined),
         depth=parent.depth + 1 if parent else 0,
         parent_session_id=parent.id if parent else None,
         root_session_id=parent.root_session_id if parent else session_id,
@@ -69,8 +61,6 @@ async def describe(
         isolation=context.runtime.capabilities.isolation,
         caller_id=message.caller_id,
         caller_tools=message.caller_tools or (),
-        limits=limits,
-        tree_limits=given,
         external_id=message.external_id,
         source=message.source,
         minted_token_id=message.minted_token_id,
@@ -78,6 +68,29 @@ async def describe(
         given_token_id=message.given_token_id,
         pairing_secret=new_pairing_secret(),
     )
+
+
+def _tree(
+    context: ActorContext, project: Project, parent: Session | None, joined: JoinedTree | None
+) -> dict[str, Any]:
+    """Return the tree of a session: that of its parent, one that it joins, or one of its own."""
+    if parent is not None:
+        return {
+            "exploration_id": parent.exploration_id,
+            "limits": _limits_below(parent, project, context),
+            "tree_limits": parent.tree_limits,
+            "tree_project_id": parent.tree_project_id,
+        }
+    if joined is not None:
+        return {
+            "exploration_id": joined.exploration_id,
+            "limits": joined.limits,
+            "tree_limits": joined.given,
+            "tree_project_id": joined.project_id,
+        }
+    limits = resolve_limits(project.limits, context)
+    own = ids.new_id(ids.EXPLORATION)
+    return {"exploration_id": own, "limits": limits, "tree_project_id": project.id}
 
 
 def _limits_below(parent: Session, project: Project, context: ActorContext) -> Limits:

@@ -15,6 +15,7 @@ import structlog
 
 from oubliette import ids
 from oubliette.actors.container.messages import GetUnused
+from oubliette.actors.exploration.messages import OpenTrees
 from oubliette.actors.messages import (
     CreateProject,
     DeleteProject,
@@ -444,6 +445,8 @@ class ProjectsActor(DynamicSupervisor):
         try:
             taken = await homes.take_over()
             found = [await reader.project(each) for each in taken if not self.has_child(each)]
+            # First, so that the ends of their sessions are counted in their trees.
+            await self.system.ref("explorations").ask(OpenTrees())
         except OublietteError as error:  # nothing that is asked meanwhile has to wait
             log.warning("projects of lost machines are not taken over", reason=str(error))
             if self._take_over_again is not None:

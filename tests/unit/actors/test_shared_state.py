@@ -17,6 +17,7 @@ from oubliette import records
 from oubliette.actors.container.guest_connection import GuestConnection, UnitRefs
 from oubliette.actors.container.messages import ContainerKey
 from oubliette.actors.context import ActorContext
+from oubliette.actors.exploration.messages import OpenExploration
 from oubliette.actors.session.messages import OpenLink
 from oubliette.actors.session_registry import SessionRegistry, SessionTable
 from oubliette.actors.subscriptions.stored_cursor import SubscriptionPlan
@@ -33,6 +34,7 @@ FROZEN = {
         ActorContext,
         CallersConfig,
         ContainerKey,
+        OpenExploration,
         OpenLink,
         SubscriptionPlan,
         UnitRefs,

@@ -46,7 +46,8 @@ class Homes:
         self._home = world.context.home
         self.unfit: set[str] = set()
         """Projects that were taken over and do not fit here."""
-        self._system = world.system
+        self.system = world.system
+        world.record("explorations")
 
     async def projects_here(self) -> frozenset[str]:
         return frozenset(self.here)
@@ -69,7 +70,7 @@ class Homes:
         return node == "other"
 
     def ref(self, node: str, name: str) -> Ref:
-        return self._system.ref(f"{node}-{name}")
+        return self.system.ref(f"{node}-{name}")
 
 
 class Working(Actor):

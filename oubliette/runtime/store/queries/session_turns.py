@@ -77,6 +77,7 @@ class TreeMember(Record, frozen=True):
     """Part of a session that the limits of its tree count; the rest is not decoded."""
 
     id: str
+    project_id: str
     principal: str
     status: SessionStatus
     created_at: float

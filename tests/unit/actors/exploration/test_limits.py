@@ -39,6 +39,7 @@ class Scene:
             reader=self,
             session_registry=SimpleNamespace(session=self.actors.get),
             projects_here=self.projects_here,
+            homes=None,
         )
         self.trees = system.spawn(ExplorationsActor, cast("Any", context), name="explorations")
 
@@ -55,7 +56,7 @@ class Scene:
         """Ask the tree, as projects do."""
 
         async def once() -> Any:
-            opened = OpenExploration(exploration_id="tree", limits=LIMITS)
+            opened = OpenExploration(exploration_id="tree", limits=LIMITS, project_id="proj_x")
             return await self.system.ref(await self.trees.ask(opened)).ask(message)
 
         asked = asyncio.ensure_future(ask_with_retry(once))

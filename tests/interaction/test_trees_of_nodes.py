@@ -1,0 +1,75 @@
+"""A tree of sessions that spans projects on two nodes has its limits once, not once a node."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import oubliette
+from tests.nodes import Nodes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.requires("postgres")]
+
+
+@pytest.fixture
+async def cluster(postgres_url: str) -> AsyncIterator[Nodes]:
+    async with Nodes(postgres_url) as nodes:
+        for name in ("alpha", "beta"):
+            await nodes.start(name, **{"cluster.labels": [f"name={name}"]})
+        yield nodes
+
+
+async def project_on(cluster: Nodes, node: str, **arguments: object) -> str:
+    """A new project that stays on this node; its id."""
+    placement = {"labels": {"name": node}}
+    made = await cluster.control("alpha", "project_create", placement=placement, **arguments)
+    assert made["id"] in await cluster.servers[node].context.projects_here()
+    return str(made["id"])
+
+
+def spawn(project_id: str, prompt: str = "say x") -> str:
+    given = json.dumps({"project_id": project_id, "prompt": prompt, "new_session": True})
+    return f"call oubliette_session_spawn {given}"
+
+
+async def started(ob: oubliette.Oubliette, project_id: str, prompt: str) -> str:
+    """Start an agent whose key reaches all projects; its session's id."""
+    made = await ob.call(
+        "session_spawn",
+        project_id=project_id,
+        prompt=prompt,
+        new_session=True,
+        api_key_scope="write",
+        api_key_project="*",
+    )
+    return str(made["session_id"])
+
+
+async def outcome(ob: oubliette.Oubliette, session_id: str) -> Any:
+    """The last message of a session once its turn has ended, which is JSON."""
+    seen: dict[str, Any] = {"last_index": -1, "completed": False, "failed": False}
+    while not (seen["completed"] or seen["failed"]):
+        after = seen["last_index"]
+        seen = await ob.call(
+            "session_events", session_id=session_id, since_index=after, wait_seconds=30
+        )
+    return json.loads(seen["final_response"])
+
+
+async def test_the_agents_of_a_tree_on_two_nodes_are_counted_together(cluster):
+    first = await project_on(cluster, "alpha", name="first", limits={"max_agents": 4})
+    second = await project_on(cluster, "beta", name="second")
+    calls = [spawn(first), spawn(second)] * 4
+    async with oubliette.connect(cluster.servers["alpha"].url, await cluster.key("alpha")) as ob:
+        root = await started(ob, first, "\n".join(["parallel", *calls, "end"]))
+        outcomes = await outcome(ob, root)
+        assert sum(not each["is_error"] for each in outcomes) == 3, outcomes
+        refused = [each["text"] for each in outcomes if each["is_error"]]
+        assert all("max_agents: the limit of this tree is 4" in each for each in refused), refused
+        shown = await ob.call("config_limits", session_id=root)
+        assert shown["limits"]["max_agents"]["used"] == 4

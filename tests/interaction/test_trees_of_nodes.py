@@ -73,3 +73,14 @@ async def test_the_agents_of_a_tree_on_two_nodes_are_counted_together(cluster):
         assert all("max_agents: the limit of this tree is 4" in each for each in refused), refused
         shown = await ob.call("config_limits", session_id=root)
         assert shown["limits"]["max_agents"]["used"] == 4
+
+
+async def test_a_tree_is_ended_on_both_nodes(cluster):
+    first = await project_on(cluster, "alpha", name="first")
+    second = await project_on(cluster, "beta", name="second")
+    async with oubliette.connect(cluster.servers["beta"].url, await cluster.key("alpha")) as ob:
+        root = await started(ob, first, spawn(second, "sleep 600"))
+        child = (await outcome(ob, root))["structured"]["session_id"]
+        ended = await ob.call("session_end", session_id=root, tree=True)
+        assert ended["living_descendants"] == 0
+        assert (await ob.call("session_get", session_id=child))["ended_at"] is not None

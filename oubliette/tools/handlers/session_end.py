@@ -10,12 +10,13 @@ from msgspec import Meta
 from oubliette.actors.messages import EndSession, InterruptSession
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
-from oubliette.errors import NotFound, SessionHandover
+from oubliette.errors import NotFound, SessionHandover, Unavailable
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import TERMINAL
 from oubliette.runtime.store.operations import PurgeSession
+from oubliette.tools.call_at_home import call_at_home
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, SessionOne, visible_session
 from oubliette.tools.spec import Result, tool
@@ -107,7 +108,14 @@ async def session_end(
         if not found:
             status = ended[session.id]
             return SessionEnded(session_id=session.id, status=status, living_descendants=0)
-        statuses = await asyncio.gather(*(_end(services, each) for each in found))
+        statuses = await asyncio.gather(
+            *(
+                _end(services, each)
+                if each.project_id == session.project_id
+                else _end_at_home(services, context, each)
+                for each in found
+            )
+        )
         ended.update(zip((each.id for each in found), statuses, strict=True))
 
 
@@ -163,6 +171,18 @@ async def _end(services: ToolServices, session: records.Session) -> str:
 
     # Right after a restart the session may have no actor yet, and cannot be ended until it has.
     return await ask_with_retry(end, SessionHandover, seconds=HANDOVER_SECONDS)
+
+
+async def _end_at_home(
+    services: ToolServices, context: CallContext, session: records.Session
+) -> str:
+    """End a session of another project, which may be on another machine."""
+    ended = await call_at_home(services, context, session_end, {"session_id": session.id})
+    if ended is None:
+        return await _end(services, session)
+    if ended.error is not None:
+        raise Unavailable(ended.error["message"], hint=ended.error["hint"])
+    return str(ended.structured["status"])
 
 
 async def _tree(

@@ -4,7 +4,8 @@
 
 Three kinds take turns: a server with SQLite; a cluster of two nodes, with the caller on the
 session's node; and with the caller on the other node. All servers are processes of their own, as is
-the client. Times are those of the agent, from its call to its answer. PostgreSQL flushes its log.
+the client. Times are those of the agent, from its call to its answer; those of requests are of a
+client that asks for what the home of the project alone can answer. PostgreSQL flushes its log.
 Processor time is that of all servers and of PostgreSQL, a call: a busy machine adds little to it.
 """
 
@@ -15,6 +16,7 @@ import asyncio
 import json
 import statistics
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from tests.bench.relay import CALLERS, middle, server, turn
@@ -45,11 +47,25 @@ async def calls(caller: Caller, project: str, count: int) -> list[float]:
     return said[0]["elapsed_ms"]
 
 
+async def requests(caller: Caller, project: str, count: int) -> list[float]:
+    """Milliseconds of requests that the home of the project answers, one after the other."""
+    listed = await caller.call("session_list", project_id=project, limit=1)
+    session_id = listed["sessions"][0]["session_id"]
+    times: list[float] = []
+    for _ in range(count):
+        started = time.perf_counter()
+        await caller.call("session_get", session_id=session_id)
+        times.append((time.perf_counter() - started) * 1e3)
+    return times
+
+
 class Found:
     """The times of a kind, a list for each round, and what it took of processors."""
 
     def __init__(self) -> None:
         self.rounds: list[list[float]] = []
+        self.requests: list[float] = []
+        """Median of the requests of each round."""
         self.processor_ms: list[float] = []
         """Of a call, in each round."""
 
@@ -94,6 +110,9 @@ async def measure(cluster: ServersOnRay, rounds: int, count: int) -> dict[str, F
                     if number:  # the first round loads what is loaded late
                         found[kind].rounds.append(times)
                         found[kind].processor_ms.append((busy(kind) - before) / count)
+                    asked = await requests(caller, project, count)
+                    if number:
+                        found[kind].requests.append(middle(asked))
     return found
 
 
@@ -103,12 +122,15 @@ def report(found: dict[str, Found]) -> dict[str, Any]:
     for kind, of in found.items():
         told[f"{kind}_ms"] = round(middle(of.ms), 2)
         told[f"{kind}_p99_ms"] = round(middle(of.ms, 0.99), 2)
+        told[f"{kind}_request_ms"] = round(statistics.median(of.requests), 2)
         told[f"{kind}_processor_ms"] = round(statistics.median(of.processor_ms), 2)
     for kind in KINDS[1:]:
         pairs = zip(found[kind].medians, found["sqlite"].medians, strict=True)
         told[f"{kind}_of_sqlite"] = round(statistics.median(a / b for a, b in pairs), 2)
     pairs = zip(found["across"].medians, found["local"].medians, strict=True)
     told["across_less_local_ms"] = round(statistics.median(a - b for a, b in pairs), 2)
+    pairs = zip(found["across"].requests, found["local"].requests, strict=True)
+    told["request_across_less_local_ms"] = round(statistics.median(a - b for a, b in pairs), 2)
     return told
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from oubliette.cli.client.pages import pages
+from oubliette.cli.client.calls import pages
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import (
     Format,

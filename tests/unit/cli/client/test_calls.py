@@ -9,7 +9,7 @@ import msgspec
 
 from oubliette import ids
 from oubliette.cli.client import offline
-from oubliette.cli.client.pages import pages
+from oubliette.cli.client.calls import pages
 from oubliette.runtime.files import home as homes
 from oubliette.runtime.store import Database
 from oubliette.runtime.store.execute import perform

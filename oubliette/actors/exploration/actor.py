@@ -372,9 +372,9 @@ class ExplorationActor(Actor):
         """Interrupt the session that writes on above the limit, and no other one of the tree."""
         self._logs[message.session_id] = message.log_bytes
         limit, size = self._context.config.trees.max_log_bytes, self._logs.total()
-        session = self._context.session_registry.session(message.session_id)
-        if limit and size >= limit and session is not None:
-            session.tell(log_too_large("trees.max_log_bytes", "tree", size, limit))
+        if limit and size >= limit:
+            notice = log_too_large("trees.max_log_bytes", "tree", size, limit)
+            self._tell(message.session_id, notice)
 
     def _warn(self, name: str, used: float, limit: float | None) -> None:
         """Warn each root, once, that a limit is near: its caller can still react."""

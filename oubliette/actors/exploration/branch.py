@@ -25,6 +25,7 @@ from oubliette.actors.session.messages import (
     AgentBlocked,
     AgentBusy,
     AgentCost,
+    LogGrown,
     RootCaller,
     SessionFinished,
 )
@@ -255,7 +256,7 @@ class BranchActor(Actor):
         self._note(message.session_id, cost_usd=message.cost_usd)
         self._forward(message)
 
-    @handles(RootCaller)
+    @handles(LogGrown, RootCaller)
     def _forward(self, message: Message) -> None:
         if self._tree is not None:
             self._tree.tell(message)

@@ -24,6 +24,7 @@ from oubliette.actors.session.messages import (
     AgentBusy,
     AgentCost,
     LimitNotice,
+    LogGrown,
     RootCaller,
     SessionFinished,
 )
@@ -183,6 +184,18 @@ async def test_what_agents_cost_on_one_node_is_counted_on_the_other(scene: Scene
     with pytest.raises(LimitExceeded, match="max_cost_usd"):
         await scene.begin(scene.a, "gogol_a")
     assert [each.limit for each in scene.told if isinstance(each, LimitNotice)] == ["max_cost_usd"]
+
+
+async def test_events_on_both_nodes_are_limited_together(scene: Scene) -> None:
+    told = await scene.begin(scene.b, "gogol_b")
+    limit = scene.world.config.trees.max_log_bytes
+    scene.a.tell(LogGrown(session_id=scene.root.id, log_bytes=limit - 10))
+    scene.b.tell(LogGrown(session_id="gogol_b", log_bytes=9))
+    await scene.world.settle()
+    assert told == []
+    scene.b.tell(LogGrown(session_id="gogol_b", log_bytes=10))
+    await scene.world.settle()
+    assert [(each.limit, each.action) for each in told] == [("trees.max_log_bytes", "interrupt")]
 
 
 async def test_a_session_that_is_not_made_leaves_its_place(scene: Scene) -> None:

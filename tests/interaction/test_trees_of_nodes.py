@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +51,13 @@ async def started(ob: oubliette.Oubliette, project_id: str, prompt: str) -> str:
     return str(made["session_id"])
 
 
-async def outcome(ob: oubliette.Oubliette, session_id: str) -> Any:
+async def outcome(ob: oubliette.Oubliette, session_id: str, after: int = -1) -> Any:
     """The last message of a session once its turn has ended, which is JSON."""
-    seen: dict[str, Any] = {"last_index": -1, "completed": False, "failed": False}
+    seen: dict[str, Any] = {"last_index": after, "completed": False, "failed": False}
     while not (seen["completed"] or seen["failed"]):
-        after = seen["last_index"]
+        since = seen["last_index"]
         seen = await ob.call(
-            "session_events", session_id=session_id, since_index=after, wait_seconds=30
+            "session_events", session_id=session_id, since_index=since, wait_seconds=30
         )
     return json.loads(seen["final_response"])
 
@@ -84,3 +85,31 @@ async def test_a_tree_is_ended_on_both_nodes(cluster):
         ended = await ob.call("session_end", session_id=root, tree=True)
         assert ended["living_descendants"] == 0
         assert (await ob.call("session_get", session_id=child))["ended_at"] is not None
+
+
+@pytest.mark.whole
+async def test_sessions_that_fail_with_their_machine_leave_their_places_in_a_tree_elsewhere(
+    cluster,
+):
+    """Steps: the root on alpha, its only child on beta; beta is lost; another child can start."""
+    first = await project_on(cluster, "alpha", name="first", limits={"max_agents_at_once": 2})
+    second = await project_on(cluster, "beta", name="second")
+    async with oubliette.connect(cluster.servers["alpha"].url, await cluster.key("alpha")) as ob:
+        root = await started(ob, first, spawn(second, "sleep 600"))
+        child = (await outcome(ob, root))["structured"]["session_id"]
+
+        async def another() -> Any:
+            seen = await ob.call("session_get", session_id=root)
+            await ob.call("session_message", session_id=root, message=spawn(first))
+            return await outcome(ob, root, after=seen["last_index"])
+
+        assert "max_agents_at_once: the limit of this tree is 2" in (await another())["text"]
+        lost = cluster.servers["beta"]
+        cluster.network.cut("beta")
+        cluster.give_up("beta")
+        async with asyncio.timeout(60):
+            await asyncio.shield(lost.failed)
+            while (await ob.call("session_get", session_id=child))["status"] != "failed":
+                await asyncio.sleep(0.1)
+            while (answer := await another())["is_error"]:
+                assert "max_agents_at_once" in answer["text"]

@@ -51,7 +51,8 @@ class ExplorationsActor(DynamicSupervisor):
     async def _open_live(self) -> None:
         here = await once_back(self._context.projects_here)
         for session in await once_back(self._context.reader.live_sessions):
-            if here is None or session.project_id in here:
+            known = self.has_child(session.exploration_id)
+            if not known and (here is None or session.project_id in here):
                 await self._open(await once_back(lambda each=session: of_tree(self._context, each)))
 
     @handles(OpenExploration)

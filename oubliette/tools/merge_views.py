@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
 
+from oubliette.records import made_of
 from oubliette.tools.schema import response_size
 from oubliette.tools.spec import Result
 
@@ -96,31 +97,16 @@ def merge_view(
     resolving: str | None,
 ) -> MergeView:
     """Return the view of a merge."""
-    return MergeView(
+    return made_of(
+        outcome,
+        MergeView,
         session_id=session_id,
-        into=outcome.into,
         strategy=strategy,
         snapshot=snapshot,
         dry_run=dry_run,
-        merged=outcome.merged,
-        up_to_date=outcome.up_to_date,
-        created=outcome.created,
-        fast_forward=outcome.fast_forward,
-        base=outcome.base,
-        before=outcome.before,
-        commit=outcome.commit,
-        commits=outcome.commits,
-        files=outcome.files,
-        insertions=outcome.insertions,
-        deletions=outcome.deletions,
         conflicts=conflict_views(outcome.conflicts),
         conflicts_count=len(outcome.conflicts),
-        conflict_with=outcome.conflict_with,
         resolving_session_id=resolving,
-        ignored=outcome.ignored,
-        ignored_count=outcome.ignored_count,
-        left_out=outcome.left_out,
-        left_out_count=outcome.left_out_count,
     )
 
 

@@ -24,6 +24,7 @@ from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
 from oubliette.errors import Conflict, NotFound
 from oubliette.kit import ActorDead
+from oubliette.records import made_of
 from oubliette.runtime.files.git_identity import variables
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.spec import Result, tool
@@ -241,13 +242,7 @@ async def container_exec(
             ),
             timeout=params.timeout_seconds + SLACK_SECONDS,
         )
-    return ContainerOutput(
-        exit_code=done.exit_code,
-        stdout=done.stdout,
-        stderr=done.stderr,
-        truncated=done.truncated,
-        timed_out=done.timed_out,
-    )
+    return made_of(done, ContainerOutput)
 
 
 @tool(ContainerLogs, ContainerText, scope="write", home="live")

@@ -9,6 +9,7 @@ from msgspec import Meta
 from oubliette.actors.messages import FetchRepository, ListBranches
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
+from oubliette.records import made_of
 from oubliette.tools.clone_progress import receiving
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.spec import Result, tool
@@ -98,15 +99,6 @@ async def repository_branches(
     wanted = [each for each in found if part in each.name.casefold()]
     return BranchPage(
         project_id=project.id,
-        branches=tuple(
-            BranchView(
-                name=each.name,
-                commit=each.commit,
-                committed_at=each.committed_at,
-                subject=each.subject,
-                default=each.default,
-            )
-            for each in wanted[: params.limit]
-        ),
+        branches=tuple(made_of(each, BranchView) for each in wanted[: params.limit]),
         more=len(wanted) > params.limit,
     )

@@ -10,6 +10,7 @@ from oubliette.actors.merge_requests import PushBranch
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
 from oubliette.errors import Conflict
+from oubliette.records import made_of
 from oubliette.tools.clone_progress import receiving
 from oubliette.tools.handlers.agent_commits import check_cloned
 from oubliette.tools.handlers.repositories import SLACK_SECONDS
@@ -92,16 +93,13 @@ async def session_push(
         if not merged.conflicts:
             pushed = await _ask_push(services, context, session, branch, to)
     conflicts = () if merged is None else merged.conflicts
-    return PushView(
+    return made_of(
+        pushed,
+        PushView,
         session_id=session.id,
         branch=branch,
         to=to,
         repository=pushed.where,
-        pushed=pushed.pushed,
-        up_to_date=pushed.up_to_date,
-        created=pushed.created,
-        before=pushed.before,
-        commit=pushed.commit,
         merged=merged is not None and merged.merged,
         conflicts=conflict_views(conflicts),
         conflicts_count=len(conflicts),

@@ -12,7 +12,7 @@ from oubliette.contract import field_types, session_tools
 from oubliette.contract.agent_options import SpawnSettings
 from oubliette.errors import InvalidParameter, SessionHandover
 from oubliette.kit.retry import ask_with_retry
-from oubliette.records import AgentChoice, same_fields
+from oubliette.records import AgentChoice, made_of, same_fields
 from oubliette.tools.handlers.projects import check_offer, visible_project
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, own_session
 from oubliette.tools.idempotency import claim
@@ -26,7 +26,6 @@ from oubliette.tools.spawn_options import (
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
-    from oubliette.actors.messages import SpawnResult
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
@@ -180,23 +179,8 @@ async def spawn(
             seconds=HANDOVER_SECONDS,
         )
         await key.taken_by(answer.session_id)
-    spawned = _spawned(answer)
+    spawned = made_of(answer, Spawned)
     if source is None:
         return spawned
     branch = await branch_in(services, project_id, answer.workspace_id)
     return msgspec.structs.replace(spawned, branch=branch)
-
-
-def _spawned(answer: SpawnResult) -> Spawned:
-    return Spawned(
-        session_id=answer.session_id,
-        project_id=answer.project_id,
-        workspace_id=answer.workspace_id,
-        workspace_created=answer.workspace_created,
-        status=answer.status,
-        spawned=answer.spawned,
-        resumed=answer.resumed,
-        last_index=answer.last_index,
-        turn=answer.turn,
-        warnings=answer.warnings,
-    )

@@ -10,6 +10,7 @@ from msgspec import Meta
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
 from oubliette.errors import Forbidden
+from oubliette.records import made_of
 from oubliette.tools.auth import scopes
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.schema.response_size import fitting
@@ -164,15 +165,4 @@ async def token_revoke(
 
 
 def _view(token: Token) -> TokenView:
-    return TokenView(
-        token_id=token.id,
-        name=token.name,
-        scope=token.scope,
-        principal=token.principal,
-        created_at=token.created_at,
-        expires_at=token.expires_at,
-        revoked_at=token.revoked_at,
-        last_used_at=token.last_used_at,
-        session_id=token.session_id,
-        users=token.users,
-    )
+    return made_of(token, TokenView, token_id=token.id)

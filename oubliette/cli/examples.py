@@ -29,14 +29,6 @@ EXAMPLES: Final[dict[str, str]] = {
     "token create": "oubliette token create --scope write --name editor",
     "token list": "oubliette token list -o json",
     "token revoke": "oubliette token revoke tok_01k0000000000000000000000a",
-    "project list": "oubliette project list --name-contains shop",
-    "project create": "oubliette project create shop --repo https://github.com/acme/shop",
-    "project update": "oubliette project update shop --allow-push",
-    "project fetch": "oubliette project fetch shop",
-    "project branches": "oubliette project branches shop --name-contains fix/",
-    "project delete": "oubliette project delete shop",
-    "workspace list": "oubliette workspace list shop",
-    "workspace delete": "oubliette workspace delete shop 7c9e6679-7425-40de-944b-e07fc1f90ae7",
     "session list": "oubliette session list --project shop --status running",
     "session show": "oubliette session show 3k9x",
     "session why": "oubliette session why 3k9x",
@@ -66,7 +58,8 @@ def show_in(app: typer.Typer, path: str = "") -> None:
     for command in app.registered_commands:
         assert command.name is not None
         example = EXAMPLES.get(f"{path} {command.name}".strip())
-        command.epilog = None if example is None else f"Example: {example}"
+        if example is not None:
+            command.epilog = f"Example: {example}"
     for group in app.registered_groups:
         assert group.typer_instance is not None
         show_in(group.typer_instance, f"{path} {group.name}".strip())

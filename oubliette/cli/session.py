@@ -6,27 +6,34 @@ import json
 import sys
 import time
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from oubliette.cli import session_end
-from oubliette.cli.client.calls import pages
+from oubliette.cli.client.calls import call, pages
 from oubliette.cli.client.other_owner import explained
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import (
     Format,
     Home,
     Output,
+    at,
     clean,
+    line_of,
     moment,
     note,
+    print_entries,
     print_fields,
     print_json,
-    print_table,
 )
 from oubliette.cli.terminal.times import SINCE_IN_LOGS
+from oubliette.cli.tool_command import SESSION, ToolCommand
 from oubliette.errors import OublietteError
+
+if TYPE_CHECKING:
+    from oubliette.cli.terminal.output import Column
+    from oubliette.cli.tool_command import Answer
 
 app = typer.Typer(help="Agent sessions.", no_args_is_help=True)
 
@@ -36,15 +43,15 @@ Follow = Annotated[
 ]
 WAIT: Final = 30.0  # seconds of one long poll
 _MARGIN: Final = 30.0
-
-
-def _call(
-    home: str | None, tool: str, arguments: dict[str, Any], timeout: float = 60.0
-) -> dict[str, Any]:
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.config.loader import find_home
-
-    return HomeServer(find_home(home)).call(tool, arguments, timeout)
+SESSIONS: Final[tuple[Column, ...]] = (
+    ("ID", "session_id"),
+    ("STATUS", "status"),
+    ("AGENT", "agent"),
+    ("DEPTH", "depth"),
+    ("TURNS", "turn_count"),
+    ("UPDATED", at("updated_at")),
+    ("PROMPT", line_of("last_prompt", 50)),
+)
 
 
 @app.command("list")
@@ -72,35 +79,16 @@ def list_sessions(
     if output is Format.json:
         print_json({"sessions": sessions})
         return
-    print_table(
-        ("ID", "STATUS", "AGENT", "DEPTH", "TURNS", "UPDATED", "PROMPT"),
-        [
-            (
-                each["session_id"],
-                each["status"],
-                each["agent"],
-                each["depth"],
-                each["turn_count"],
-                moment(each["updated_at"]),
-                (each["last_prompt"] or "").partition("\n")[0][:50],
-            )
-            for each in sessions
-        ],
-    )
+    print_entries(SESSIONS, sessions)
 
 
-@app.command("show")
-def show(session_id: SessionId, home: Home = None, output: Output = Format.text) -> None:
+@ToolCommand(app, "show", "session_get", (SESSION,), "oubliette session show 3k9x")
+def show(answer: Answer) -> None:
     """Show a session."""
-    session_id = whole_id(home, "session", session_id)
-    found = _call(home, "session_get", {"session_id": session_id})
-    if output is Format.json:
-        print_json(found)
-        return
     from oubliette.cli.terminal.waiting import sentence
 
+    found, now = answer.done, time.time()
     times = {name: moment(found[name]) for name in ("created_at", "updated_at", "ended_at")}
-    now = time.time()
     waits = "\n".join(sentence(wait, now) for wait in found["waiting"])
     print_fields({**found, **times, "waiting": waits})
 
@@ -111,7 +99,7 @@ def why(session_id: SessionId, home: Home = None, output: Output = Format.text) 
     from oubliette.cli.terminal import waiting
 
     def get(each: str) -> dict[str, Any]:
-        return _call(home, "session_get", {"session_id": each})
+        return call(home, "session_get", {"session_id": each})
 
     waits = waiting.tree(whole_id(home, "session", session_id), get)
     if output is Format.json:
@@ -157,7 +145,7 @@ def spawn(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: Output = Format.text,
 ) -> None:
     """Start a session with a prompt, or resume your latest one of the workspace."""
-    spawned = _call(
+    spawned = call(
         home,
         "session_spawn",
         {
@@ -191,23 +179,18 @@ def message(
     session_id = whole_id(home, "session", session_id)
     arguments = {"session_id": session_id, "message": _text(text)}
     try:
-        spawned = _call(home, "session_message", arguments)
+        spawned = call(home, "session_message", arguments)
     except OublietteError as error:
-        call = partial(_call, home)
-        raise explained(call, session_id, error, "converse with it") from error
+        raise explained(partial(call, home), session_id, error, "converse with it") from error
     said = "It is resumed." if spawned["resumed"] else "The message is queued."
     _accepted(home, spawned, said, output, follow=follow)
 
 
-@app.command("interrupt")
-def interrupt(session_id: SessionId, home: Home = None, output: Output = Format.text) -> None:
+@ToolCommand(app, "interrupt", "session_interrupt", (SESSION,), "oubliette session interrupt 3k9x")
+def interrupt(answer: Answer) -> None:
     """End the running turn of a session; the session stays."""
-    session_id = whole_id(home, "session", session_id)
-    done = _call(home, "session_interrupt", {"session_id": session_id})
-    if output is Format.json:
-        print_json(done)
-        return
-    note(f"The running turn of {session_id}, if any, is being interrupted; it is {done['status']}.")
+    session_id, status = answer.sent["session_id"], answer.done["status"]
+    note(f"The running turn of {session_id}, if any, is being interrupted; it is {status}.")
 
 
 app.command("end")(session_end.end)
@@ -231,7 +214,7 @@ def logs(  # noqa: PLR0917 - one parameter per option
     session_id = whole_id(home, "session", session_id)
     index, wait = after, 0.0
     while True:
-        page = _call(
+        page = call(
             home,
             "session_events",
             {
@@ -240,7 +223,7 @@ def logs(  # noqa: PLR0917 - one parameter per option
                 "wait_seconds": wait,
                 "include_children": children,
             },
-            timeout=WAIT + _MARGIN,
+            WAIT + _MARGIN,
         )
         if page["truncated_before"] is not None:
             note(f"older events were deleted; the first that is kept is {page['truncated_before']}")
@@ -287,11 +270,11 @@ def _follow(home: str | None, session_id: str, index: int, output: Format) -> No
     """
     status = "completed"
     while True:
-        page = _call(
+        page = call(
             home,
             "session_events",
             {"session_id": session_id, "since_index": index, "wait_seconds": WAIT},
-            timeout=WAIT + _MARGIN,
+            WAIT + _MARGIN,
         )
         for event in page["events"]:
             if output is Format.json:

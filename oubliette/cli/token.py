@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from oubliette.cli.client.calls import pages
-from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.client.calls import call
 from oubliette.cli.terminal.output import (
     Format,
     Home,
     Output,
+    at,
     moment,
     note,
+    print_entries,
     print_fields,
     print_json,
-    print_table,
 )
 from oubliette.cli.terminal.times import duration
+from oubliette.cli.tool_command import ToolCommand, argument, whole
+
+if TYPE_CHECKING:
+    from oubliette.cli.terminal.output import Column
+    from oubliette.cli.tool_command import Answer
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 
-
-def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.config.loader import find_home
-
-    return HomeServer(find_home(home)).call(tool, arguments)
+TOKENS: Final[tuple[Column, ...]] = (
+    ("ID", "token_id"),
+    ("NAME", "name"),
+    ("SCOPE", "scope"),
+    ("PRINCIPAL", "principal"),
+    ("LAST USED", at("last_used_at", "never")),
+    ("EXPIRES", at("expires_at", "never")),
+    ("REVOKED", at("revoked_at")),
+)
 
 
 @app.command("create")
@@ -61,7 +69,7 @@ def create(  # noqa: PLR0917 - one parameter per option
     output: Output = Format.text,
 ) -> None:
     """Create an API key. It is printed once and stored nowhere."""
-    made = _call(
+    made = call(
         home,
         "token_create",
         {
@@ -84,40 +92,20 @@ def create(  # noqa: PLR0917 - one parameter per option
         note(f"{made['token_id']}, scope {made['scope']}, principal {made['principal']}")
 
 
-@app.command("list")
-def list_tokens(home: Home = None, output: Output = Format.text) -> None:
+@ToolCommand(app, "list", "token_list", (), "oubliette token list -o json", entries="tokens")
+def list_tokens(answer: Answer) -> None:
     """List API keys, without their secrets."""
-    tokens = pages(home, "token_list", "tokens", {})
-    if output is Format.json:
-        print_json({"tokens": tokens})
-        return
-    print_table(
-        ("ID", "NAME", "SCOPE", "PRINCIPAL", "LAST USED", "EXPIRES", "REVOKED"),
-        [
-            (
-                each["token_id"],
-                each["name"],
-                each["scope"],
-                each["principal"],
-                moment(each["last_used_at"]) or "never",
-                moment(each["expires_at"]) or "never",
-                moment(each["revoked_at"]),
-            )
-            for each in tokens
-        ],
-    )
+    print_entries(TOKENS, answer.done["tokens"])
 
 
-@app.command("revoke")
-def revoke(
-    token_id: Annotated[str, typer.Argument(help="Id of the key, which may be abbreviated.")],
-    home: Home = None,
-    output: Output = Format.text,
-) -> None:
+@ToolCommand(
+    app,
+    "revoke",
+    "token_revoke",
+    (argument("token_id", "Id of the key, which may be abbreviated.", value=whole("token")),),
+    "oubliette token revoke tok_01k0000000000000000000000a",
+)
+def revoke(answer: Answer) -> None:
     """Revoke an API key; it is refused at once."""
-    token_id = whole_id(home, "token", token_id)
-    done = _call(home, "token_revoke", {"token_id": token_id})
-    if output is Format.json:
-        print_json(done)
-        return
-    note(f"{token_id} is revoked" + ("." if done["revoked"] else ", and was before."))
+    before = "." if answer.done["revoked"] else ", and was before."
+    note(f"{answer.sent['token_id']} is revoked{before}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oubliette.cli import project, tool_command, workspace
+from oubliette.cli import image, project, session, token, tool_command, workspace
 from oubliette.cli.client import tools
 from oubliette.cli.tool_command import Parameter, ToolCommand
 from oubliette.tool_params import validation
@@ -17,7 +17,7 @@ from tests.unit.cli.command_line import Run
 
 ROWS = {
     each.example: each
-    for module in (project, workspace)
+    for module in (image, project, session, token, workspace)
     for each in vars(module).values()
     if isinstance(each, ToolCommand)
 }

@@ -1,6 +1,6 @@
 """Work whose length tenants determine: where it is done, and how much of it at a time.
 
-Whatever one tenant has done for hours, the work of the others goes on beside it.
+What one tenant has done may take hours; the work of the others goes on beside it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,6 @@ async def in_own_thread(work: Callable[..., T], *args: object) -> T:
     """Run a function in a thread of its own, and return its result.
 
     The threads of `asyncio.to_thread` are few, and short work of all tenants waits for them. The
-    function has to end by itself where its result is not wanted any more.
+    function has to end in time also where its result is not wanted any more.
     """
     return await to_thread.run_sync(work, *args, limiter=CapacityLimiter(1), abandon_on_cancel=True)

@@ -11,7 +11,7 @@ import pytest
 from oubliette.cli import image, project, session, token, tool_command, workspace
 from oubliette.cli.client import tools
 from oubliette.cli.tool_command import Parameter, ToolCommand
-from oubliette.tool_params import validation
+from oubliette.contract import validation
 from oubliette.tools.registry import TABLE, input_schema, output_schema
 from tests.unit.cli.command_line import Run
 

@@ -235,3 +235,20 @@ async def test_every_node_lists_the_keys_of_this_moment(cluster):
             assert len(await of(session.id)) == 1
             await session.end()
             assert await of(session.id) == []
+
+
+async def test_sessions_are_cleaned_up_with_the_files_that_another_node_has(cluster):
+    await cluster.start("beta")
+    cluster.drain("beta")
+    key = await cluster.key("alpha")
+    async with oubliette.connect(cluster.servers["beta"].url, key) as ob:
+        project = await ob.project("shop")
+        session = await project.spawn("say zero")
+        assert (await (await session.send("say one"))).text == "one"
+        await session.end()
+        home = cluster.servers["alpha"].context.folders.session_home(project.id, session.id)
+        assert home.exists()
+        done = await ob.call("session_cleanup", max_age_hours=0)
+        assert done == {"deleted": 1}
+        assert not home.exists()
+        assert (await ob.call("session_list", project_id=project.id))["sessions"] == []

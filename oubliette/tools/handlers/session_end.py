@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from oubliette import records
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
+    from oubliette.tools.tool_result import ToolResult
 
 INTERRUPT_SECONDS: Final = 30.0
 END_SECONDS: Final = 15.0
@@ -119,7 +120,7 @@ async def session_end(
         ended.update(zip((each.id for each in found), statuses, strict=True))
 
 
-@tool(SessionCleanup, CleanedUp, scope="write", destructive=True)
+@tool(SessionCleanup, CleanedUp, scope="write", destructive=True, home="live")
 async def session_cleanup(
     services: ToolServices, context: CallContext, params: SessionCleanup
 ) -> CleanedUp:
@@ -133,10 +134,27 @@ async def session_cleanup(
         ended = await services.reader.ended_sessions(before, project_id)
         gone = 0
         for session_id in ended:
-            gone += await _purge(services, session_id)
+            gone += await _clean_up(services, context, session_id, params.max_age_hours)
         deleted += gone
         if gone == 0:
             return CleanedUp(deleted=deleted)
+
+
+async def _clean_up(
+    services: ToolServices, context: CallContext, session_id: str, max_age_hours: float
+) -> int:
+    """Delete a session, or all such sessions of its project if that is on another machine.
+
+    That one has their files. Returns how many were deleted.
+    """
+    record = await services.reader.session(session_id)
+    if record is None:
+        return 0
+    given = {"project_id": record.project_id, "max_age_hours": max_age_hours}
+    elsewhere = await call_at_home(services, context, session_cleanup, given)
+    if elsewhere is None:
+        return await _purge(services, session_id)
+    return int(_answered(elsewhere)["deleted"])
 
 
 async def _purge(services: ToolServices, session_id: str) -> int:
@@ -180,9 +198,18 @@ async def _end_at_home(
     ended = await call_at_home(services, context, session_end, {"session_id": session.id})
     if ended is None:
         return await _end(services, session)
-    if ended.error is not None:
-        raise Unavailable(ended.error["message"], hint=ended.error["hint"])
-    return str(ended.structured["status"])
+    return str(_answered(ended)["status"])
+
+
+def _answered(result: ToolResult) -> dict[str, Any]:
+    """Return the answer of another machine.
+
+    Raises:
+        Unavailable: it is an error.
+    """
+    if result.error is not None:
+        raise Unavailable(result.error["message"], hint=result.error["hint"])
+    return result.structured
 
 
 async def _tree(

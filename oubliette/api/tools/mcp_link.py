@@ -20,6 +20,7 @@ _CLOSE_SECONDS: Final = 10.0
 _FIRST_PAUSE: Final = 0.1  # seconds between two attempts to open; doubled with each that fails
 _LONGEST_PAUSE: Final = 5.0  # seconds
 _MOST_PAGES: Final = 100
+_ERROR_STATUS: Final = 400
 
 
 class McpLink:
@@ -44,6 +45,8 @@ class McpLink:
         """Under way."""
         self.crowded = False
         """Whether calls were under way at the same time: which one broke it is not known then."""
+        self.status = 0
+        """HTTP status of the newest answer to a call, which the MCP library keeps to itself."""
         self._error: Exception | None = None
         self._task = asyncio.create_task(self._serve(), name=f"oubliette {name}")
 
@@ -63,10 +66,13 @@ class McpLink:
     async def noted(self, response: Any) -> None:
         """Note a server that has forgotten the session; called with each response over HTTP."""
         request = response.request
+        is_call = b'"tools/call"' in request.content
+        if is_call:
+            self.status = response.status_code
         # The protocol has 404 for it, many servers have 400. Neither has taken what was sent.
         if response.status_code in {400, 404} and "mcp-session-id" in request.headers:
             self.lost.set()
-            self.forgotten += b'"tools/call"' in request.content
+            self.forgotten += is_call
 
     async def close(self) -> None:
         """End the connection and its task."""
@@ -161,11 +167,14 @@ class McpConnection:
             client = await link.connected()
             link.crowded = link.calls > 0
             link.calls += 1
+            link.status = 0
             try:
                 return await client.call_tool(tool, arguments, progress_callback=on_progress)
             except Exception as error:
                 if not await self._is_untaken(link, error):
-                    raise
+                    if link.status < _ERROR_STATUS or link.crowded:
+                        raise
+                    raise ToolError(f"{described(error)} (HTTP {link.status})") from error
                 if not again:
                     raise ToolError(
                         f"{self._name} does not take calls: {described(error)}"

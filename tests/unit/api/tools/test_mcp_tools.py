@@ -183,6 +183,8 @@ class Site:
         """Status for an MCP session that it does not know: 404 in the protocol, 400 in many SDKs."""
         self.calls = 0
         self._cut = False
+        self.status = 0
+        """Status with which calls are refused."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -221,6 +223,10 @@ class Site:
             if self._cut:
                 self._cut = False
                 raise RuntimeError("broken in the middle of a call")
+            if self.status:
+                await send({"type": "http.response.start", "status": self.status, "headers": []})
+                await send({"type": "http.response.body", "body": b"<html>no</html>"})
+                return
         pieces = [message]
 
         async def again() -> Any:
@@ -269,6 +275,16 @@ async def test_a_call_that_may_have_been_carried_out_is_not_sent_again(site):
         site.cut_the_next_call()
         await refusal(table["add"], {"a": 1})
         assert site.calls == 1
+        assert await table["add"].run({"a": 1}, Call()) == {"total": 2}
+        assert site.calls == 2
+
+
+@pytest.mark.parametrize("status", [401, 429, 503])
+async def test_a_refusal_by_http_is_told_with_its_status_and_the_next_call_is_sent(status, site):
+    async with opened(mcp(site.url)) as table:
+        site.status = status
+        assert (await refusal(table["add"], {"a": 1})).endswith(f"(HTTP {status})")
+        site.status = 0
         assert await table["add"].run({"a": 1}, Call()) == {"total": 2}
         assert site.calls == 2
 

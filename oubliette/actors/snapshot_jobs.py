@@ -15,7 +15,7 @@ from oubliette.actors.snapshot_requests import (
     WorkspaceRestored,
 )
 from oubliette.actors.store.actor import Transact
-from oubliette.errors import AlreadyExists, Conflict, NotFound, OublietteError
+from oubliette.errors import AlreadyExists, Conflict, NotFound, OublietteError, RuntimeFailure
 from oubliette.runtime.snapshots.history_records import HistoryAnswer, Losses
 from oubliette.runtime.snapshots.snapshot_names import EMPTY_TREE, at, checkpoint_named
 from oubliette.runtime.snapshots.snapshot_records import Restored, Snapshot
@@ -75,15 +75,17 @@ async def _store_last(repository: ShadowRepository, job: StoreLast) -> JobOutcom
         pass  # its folder is gone; what is stored of it is all that there is
     except OublietteError as error:
         unstored = {"all that has changed since the last snapshot": error.message}
-    heads = await repository.heads()
-    if not heads:
-        found = Losses(tree=EMPTY_TREE)
-    else:
-        found = await repository.history.losses(heads["files"], heads["rest"])
-        named = await repository.history.named_objects(heads["rest"])
-        found = msgspec.structs.replace(found, named=named)
+    found = Losses(tree=EMPTY_TREE)
+    try:
+        if heads := await repository.heads():
+            found = await repository.history.losses(heads["files"], heads["rest"])
+            named = await repository.history.named_objects(heads["rest"])
+            found = msgspec.structs.replace(found, named=named)
+    except RuntimeFailure as error:  # it is damaged, and may be deleted by consent as well
+        unstored["all that its snapshots have"] = error.message
     if unstored:
-        found = Losses(tree=found.tree, count=found.count + 1, shown={**unstored, **found.shown})
+        count = found.count + len(unstored)
+        found = Losses(tree=found.tree, count=count, shown={**unstored, **found.shown})
     return JobOutcome(found, taken)
 
 

@@ -165,7 +165,7 @@ class ShadowRepository:
 
     def _look(self) -> tuple[Glance, bool]:
         """Return a look at the workspace, and whether there may be a snapshot of it."""
-        stored = bool(self._heads) or self._is_there()
+        stored = self._is_there()
         return glance(self.workspace, enter=not self._large, whole=stored), stored
 
     async def has_end_of(self, label: SnapshotLabel) -> bool:
@@ -359,9 +359,9 @@ class ShadowRepository:
             RuntimeFailure: git failed.
             DeadlineExceeded: it takes too long.
         """
+        if not await self.exists():  # or something has removed it
+            return {}
         if self._heads is None:
-            if not await self.exists():
-                return {}
             text = await self._run(
                 "for-each-ref", "--format=%(objectname) %(refname)", *HEADS.values()
             )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from oubliette.actors.caller.messages import GetCaller
 from oubliette.actors.messages import SharedTree
 from oubliette.contract import field_types
 from oubliette.errors import InvalidParameter, Unauthenticated
-from oubliette.records import Limits
+from oubliette.records import Limits, made_of
 from oubliette.runtime.repositories.workspace_clone import branch_of
 from oubliette.tools.auth.api_keys import REFUSED
 from oubliette.tools.auth.scopes import minted_scope
@@ -80,7 +78,7 @@ def shared_tree(
             "tree: a session that you start counts in your own tree; leave it out", field="tree"
         )
     given = params.tree.limits
-    limits = Limits() if given is None else Limits(**msgspec.structs.asdict(given))
+    limits = Limits() if given is None else made_of(given, Limits)
     return SharedTree(id=params.tree.id, limits=limits)
 
 

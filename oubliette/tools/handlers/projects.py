@@ -123,7 +123,7 @@ def _creation(
         params,
         CreateProject,
         principal=context.principal,
-        limits=Limits(**msgspec.structs.asdict(params.limits)),
+        limits=made_of(params.limits, Limits),
         labels=placement.labels,
         runtime=placement.runtime,
         idempotency=claim("project_create", params),
@@ -214,13 +214,12 @@ async def project_delete(
 async def project_options(services: ToolServices, context: CallContext, params: Nothing) -> Options:
     """List the options for projects: agents, models, container types, limits, scopes."""
     del context, params
-    trees = services.config.trees
     return Options(
         agents=services.offers.agents,
         models=services.offers.models or known(services.config, services.offers.agents),
         container_types=services.offers.container_types,
         runtimes=services.offers.runtimes,
-        limits=Limits(**{name: getattr(trees, name) for name in Limits.__struct_fields__}),
+        limits=made_of(services.config.trees, Limits),
         scopes=scopes.NAMES,
     )
 

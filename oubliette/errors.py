@@ -88,6 +88,7 @@ class AlreadyExists(Conflict):
     """An object with the same name or id exists already; `existing_id` is its id, if known."""
 
     code = "already_exists"
+    exit_code = 7
 
     def __init__(
         self, message: str, *, hint: str | None = None, existing_id: str | None = None

@@ -54,7 +54,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a traceback with local variables may hold keys
     rich_markup_mode=None,
-    epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 denied, 5 timeout, 6 limit.",
+    epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 denied, 5 timeout, 6 limit,"
+    " 7 exists already, 8 no server.",
 )
 app.command("run")(run_command.run)
 app.command("serve")(serve.serve)

@@ -95,7 +95,7 @@ async def test_a_patch_makes_the_checkout_equal_to_the_workspace(site, tmp_path:
     assert os.access(mine / "a/tool", os.X_OK)
     assert not (mine / "gone").exists()
     code, _, err = await run_in(site, tmp_path, "export", agent.session_id, "fix.patch")
-    assert (code, "fix.patch exists already" in err) == (1, True)
+    assert (code, "fix.patch exists already" in err) == (7, True)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["fix.patch", "mine"]
 
 

@@ -25,6 +25,12 @@ CONNECT_SECONDS: Final = 5.0
 MAX_SOCKET_PATH: Final = 103  # bytes
 
 
+class NoServer(Unavailable):
+    """No server runs on the home."""
+
+    exit_code = 8
+
+
 class ControlClient:
     """Connection to the server of a home, a `ToolServer`. Use as a context manager."""
 
@@ -123,7 +129,7 @@ def _connect(home: Path) -> socket.socket:
             link.connect(path)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         link.close()
-        raise Unavailable(
+        raise NoServer(
             f"no server runs on {home}", hint=f"oubliette serve --home {home}"
         ) from error
     except OSError as error:

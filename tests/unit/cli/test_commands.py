@@ -78,9 +78,9 @@ def test_exit_code_0_is_success(run: Run) -> None:
     assert run("token", "create", "--scope", "read").code == 0
 
 
-def test_exit_code_1_is_a_failure(run: Run) -> None:
+def test_exit_code_8_is_a_home_on_which_no_server_runs(run: Run) -> None:
     done = run("session", "end", ids.new_id(ids.SESSION))
-    assert done.code == 1
+    assert done.code == 8
     assert done.out == ""
     assert done.err.startswith("error: no server runs on ")
     assert "\nhint: oubliette serve --home " in done.err
@@ -139,6 +139,7 @@ def test_exit_code_3_is_a_home_without_a_database(run: Run) -> None:
     ("code", "wanted"),
     [
         ("conflict", 1),
+        ("already_exists", 7),
         ("invalid_parameter", 2),
         ("not_found", 3),
         ("forbidden", 4),
@@ -168,7 +169,7 @@ def test_exit_code_5_is_a_server_that_says_nothing(
 
 
 def test_every_error_has_an_exit_code() -> None:
-    assert exit_codes() == {1, 2, 3, 4, 5, 6}
+    assert exit_codes() == {1, 2, 3, 4, 5, 6, 7, 8}
 
 
 # ---------------------------------------------------------------------- output
@@ -453,7 +454,7 @@ def test_following_a_log_without_a_server_shows_what_there_is_and_ends(
     writer.submit((PutSession(record),)).result(10)
     writer.close().result(10)
     done = run("session", "logs", "-f", session)
-    assert done.code == 1
+    assert done.code == 8
     assert "no server runs on" in done.err
 
 

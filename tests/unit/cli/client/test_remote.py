@@ -93,7 +93,7 @@ def test_a_home_on_the_command_line_comes_before_an_address_of_the_environment(
 ) -> None:
     monkeypatch.setenv("OUBLIETTE_URL", "http://127.0.0.1:9/mcp")
     done = run("session_spawn", "project_id=p", "--home", str(home))
-    assert done.code == 1
+    assert done.code == 8
     assert f"no server runs on {home}" in done.err
 
 

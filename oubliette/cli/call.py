@@ -76,7 +76,8 @@ def call(  # noqa: PLR0917 - one parameter per option
         ),
     ] = None,
     explain: Annotated[
-        bool, typer.Option("--help", help="Show this message, or a tool's parameters, and exit.")
+        bool,
+        typer.Option("--help", "-h", help="Show this message, or a tool's parameters, and exit."),
     ] = False,
     home: Home = None,
     output: Output = Format.text,

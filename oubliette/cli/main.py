@@ -54,6 +54,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a traceback with local variables may hold keys
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"]},
     epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 denied, 5 timeout, 6 limit,"
     " 7 exists already, 8 no server.",
 )
@@ -94,7 +95,7 @@ def _version(value: bool) -> None:
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version.", callback=_version, is_eager=True),
+        typer.Option("--version", "-V", help="Show the version.", callback=_version, is_eager=True),
     ] = False,
 ) -> None:
     """Options of the program itself."""
@@ -141,6 +142,8 @@ def run(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `docs/command-line.md` documents."""
     standard_streams.repair()
     given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["help"]:  # as git, gh and docker have it
+        given = [*given[1:], "--help"]
     as_json = usage.wants_json(given)
     if as_json:
         choose(Format.json)

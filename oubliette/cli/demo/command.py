@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FIND_SECONDS: Final = 120.0  # programs of agents are started for their versions
 IMAGE_SECONDS: Final = 600.0
 
-app = typer.Typer(add_completion=False)
+app = typer.Typer(add_completion=False, context_settings={"help_option_names": ["--help", "-h"]})
 
 
 def run(arguments: list[str]) -> int:

@@ -11,6 +11,8 @@ import typer
 
 from oubliette.cli import main
 from oubliette.cli.examples import EXAMPLES
+from oubliette.version import __version__
+from tests.unit.cli.command_line import Run
 
 ROOT = typer.main.get_command(main.app)
 
@@ -92,3 +94,21 @@ def test_the_home_and_the_form_of_the_output_are_options_of_every_command(
     assert "--output" in named
     without = {("config", "schema"), ("cluster", "up"), ("cluster", "down")}  # the last: --folder
     assert "--home" in named or path in without
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["project"], ["project", "create"], ["call"], ["call", "project_list"], ["serve"]],
+    ids=" ".join,
+)
+def test_help_is_asked_for_in_three_ways(run: Run, words: list[str]) -> None:
+    done = run(*words, "--help")
+    assert done.code == 0
+    assert done.out.startswith("Usage: oubliette")
+    assert run(*words, "-h") == done
+    assert run("help", *words) == done
+
+
+def test_the_version_has_a_short_option(run: Run) -> None:
+    assert run("-V") == run("--version")
+    assert run("-V").out == f"oubliette {__version__}\n"

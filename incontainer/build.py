@@ -52,7 +52,6 @@ def fingerprint() -> str:
 
 
 def content() -> bytes:
-    """Return the bytes of the zipapp."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         _add(archive, "__main__.py", MAIN.encode())

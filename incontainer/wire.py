@@ -271,12 +271,10 @@ def parse_error(line: bytes) -> str | None:
 
 
 def host_proof(key: bytes, nonce: str, challenge: str) -> str:
-    """Return the guest's proof that it holds the key."""
     return _hmac(key, b"oubliette-host|", nonce, challenge)
 
 
 def server_proof(key: bytes, challenge: str, nonce: str) -> str:
-    """Return the server's proof that it holds the key."""
     return _hmac(key, b"oubliette-server|", challenge, nonce)
 
 

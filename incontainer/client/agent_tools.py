@@ -32,7 +32,6 @@ def entries(kind: str) -> list[Json]:
 
 
 def schema(tool: str) -> Json:
-    """Return the schema of the arguments of a base tool."""
     return next(
         entry["inputSchema"]
         for kind in (BASE, CONTEXT)

@@ -39,7 +39,6 @@ class BadFrame(ValueError):
 
 
 def encode(fields: dict[str, Any], data: bytes = b"") -> bytes:
-    """Return one request or answer as bytes."""
     text = json.dumps(fields, separators=(",", ":")).encode()
     if len(text) > MAX_FIELDS or len(data) > MAX_DATA:
         raise BadFrame("a frame is too long")

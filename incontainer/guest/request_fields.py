@@ -17,7 +17,6 @@ class VerbError(Exception):
 
 
 def invalid(name: str, what: str) -> VerbError:
-    """Return the error for an invalid field."""
     return VerbError("invalid", f"{name}: {what}")
 
 
@@ -99,7 +98,6 @@ def seconds(request: dict[str, Any], name: str) -> float | None:
 
 
 def flag(request: dict[str, Any], name: str, *, default: bool) -> bool:
-    """Return a boolean."""
     value: object = request.get(name)
     if value is None:
         return default

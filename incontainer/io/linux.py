@@ -268,7 +268,6 @@ def carries_cookie(pid: int, proc: str) -> bool:
 
 
 def resident_bytes() -> int:
-    """Return our own resident memory."""
     pages = _read("/proc/self/statm", 256).split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0
 

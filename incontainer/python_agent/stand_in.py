@@ -104,13 +104,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, _path: object = None, _target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a stand-in."""
         if fullname != PACKAGE and not fullname.startswith(f"{PACKAGE}."):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """Return an empty stand-in."""
         return StandInModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:

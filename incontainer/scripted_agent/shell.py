@@ -89,7 +89,6 @@ class Command:
             kill_group(self._pid, signal.SIGKILL)
 
     def output(self) -> tuple[str, str]:
-        """Return the output on stdout and stderr."""
         with self._moment.condition:
             out, err = (bytes(output).decode(errors="replace") for output in self._outputs)
         return out, err

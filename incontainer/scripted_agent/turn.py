@@ -60,7 +60,6 @@ class Agent:
                 self.moment.condition.notify_all()
 
     def load_state(self) -> Json:
-        """Return the stored state."""
         return _load(self.state_file)
 
     def save_state(self, state: Json, turn: int) -> None:

@@ -86,9 +86,7 @@ class ProjectHomes(Protocol):
         """Return the projects that have their home on this node."""
         ...
 
-    async def elsewhere(self, project_id: str) -> bool:
-        """Return whether a project has its home on another node."""
-        ...
+    async def elsewhere(self, project_id: str) -> bool: ...
 
     async def place_here(self, project: Project) -> None:
         """Give a new project its home on this node.

@@ -54,9 +54,7 @@ class EventPage:
 class AskSession(Protocol):
     """Function that asks a live session, and its successor while it is being restarted."""
 
-    async def __call__(self, session_id: str, message: Message, timeout: float, /) -> Any:
-        """Return the answer."""
-        ...
+    async def __call__(self, session_id: str, message: Message, timeout: float, /) -> Any: ...
 
 
 class EventRange(Protocol):

@@ -86,7 +86,6 @@ class OpenCallTable:
         self._totals: dict[str, int] = {}
 
     def total(self, principal: str) -> int:
-        """Return the number of open calls over all sessions of a principal."""
         return self._totals.get(principal, 0)
 
     def add(self, holder: Holder, request_id: str) -> None:

@@ -188,7 +188,6 @@ class SessionRegistry:
             raise Unavailable("the session is being restarted; try again") from error
 
     def live(self) -> list[Ref]:
-        """Return the refs of all live sessions."""
         return [ref for ref in self._table.sessions.values() if ref.is_alive()]
 
     def __len__(self) -> int:

@@ -16,7 +16,6 @@ NOTHING: Final = Snapshot(ref=None, changed=False)
 
 
 def home_key(project_id: str, session_id: str) -> Key:
-    """Return the key of the files of a session's agent."""
     return project_id, f"{session_id}{HOME}"
 
 

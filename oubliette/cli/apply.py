@@ -79,7 +79,6 @@ def _top() -> Path:
 
 
 def _files(top: Path, patch: Any) -> list[str]:
-    """Return the files that a patch changes."""
     if patch.tell() == 0:
         return []
     listed = _git(top, "apply", "--numstat", "-z", given=patch)

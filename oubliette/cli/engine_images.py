@@ -56,7 +56,6 @@ def listing(config: Config) -> dict[str, Any]:
 
 
 def table_of(found: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """Return the head and the rows of the table."""
     name = str(found["engine"]["name"] or "engine").upper()
     head = ("TYPE", "IMAGE", "BUILT FROM", f"IN {name}", "ID", "SIZE", "BUILT", "ARRIVED")
     words = {True: "yes", False: "no", None: "?"}

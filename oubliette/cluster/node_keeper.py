@@ -37,9 +37,7 @@ SILENT_SECONDS: Final = 90.0
 class NodeCalls(Protocol):
     """Requests about nodes that an agent makes; `oubliette.cluster.nodes` has them."""
 
-    def node_state(self, node: str) -> dict[str, Any]:
-        """Return the state of a node."""
-        ...
+    def node_state(self, node: str) -> dict[str, Any]: ...
 
     def has_machine(self, node: str) -> bool:
         """Whether the machine of a node is alive."""

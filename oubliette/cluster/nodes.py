@@ -51,7 +51,6 @@ def has_machine(node: str) -> bool:
 
 
 def this_machine() -> str:
-    """Return the name of the machine that this driver runs on."""
     here = RAY.get_runtime_context().get_node_id()
     return next((name for name, (ray_id, _) in machines().items() if ray_id == here), here)
 

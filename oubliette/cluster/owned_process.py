@@ -38,7 +38,6 @@ class OwnedProcess(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, pid: int) -> OwnedProcess:
-        """Return the process that has this id now."""
         return cls(pid, _start_time(pid))
 
     @property

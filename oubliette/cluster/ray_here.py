@@ -36,7 +36,6 @@ class Raylet(NamedTuple):
 
 
 def raylets_here() -> list[Raylet]:
-    """Return the raylets of this user that run on this machine."""
     found: list[Raylet] = []
     for each in _PROCESSES.glob("[0-9]*"):
         try:

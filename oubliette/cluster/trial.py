@@ -115,7 +115,6 @@ def check_not_running(folder: Path) -> None:
 
 
 def names_of(nodes: int) -> list[str]:
-    """Return the names of so many nodes."""
     return [f"node{number}" for number in range(1, nodes + 1)]
 
 
@@ -160,7 +159,6 @@ def down(folder: Path, *, report: Callable[[str], object] = lambda _: None) -> b
 
 
 def read(folder: Path) -> TrialState | None:
-    """Return the state of the cluster in the folder, if it has one."""
     try:
         return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=TrialState)
     except FileNotFoundError:

@@ -427,7 +427,6 @@ class ClusterConfig(_Section, frozen=True, kw_only=True):
     """Labels of the node, as `key=value`; a project may ask for some."""
 
     def label_pairs(self) -> list[tuple[str, str]]:
-        """Return the labels as pairs of key and value."""
         return [(key, value) for key, _, value in (each.partition("=") for each in self.labels)]
 
 
@@ -525,6 +524,5 @@ def sections() -> dict[str, type[msgspec.Struct]]:
 
 
 def duration_keys(kind: type[msgspec.Struct]) -> set[str]:
-    """Return the keys of a section that take a duration."""
     hints = get_type_hints(kind, include_extras=True)
     return {name for name, hint in hints.items() if hint == Seconds}

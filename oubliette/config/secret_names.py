@@ -47,7 +47,6 @@ _IN_URL: Final = re.compile(r"(?<=://)([^/@\s:]*):\S+(?=@)")
 
 
 def looks_secret(name: str) -> bool:
-    """Return whether the name of a variable suggests a secret."""
     return _SECRET_NAME.search(name) is not None
 
 

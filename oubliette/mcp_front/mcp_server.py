@@ -196,7 +196,6 @@ async def _named_faults(ctx: ServerRequestContext[Any, Any], call_next: CallNext
 
 
 def _session_id(context: ServerRequestContext[Any, Any]) -> str | None:
-    """Return the MCP session that a request names."""
     if context.request is None:
         return None
     found = header(context.request.scope["headers"], SESSION_HEADER)

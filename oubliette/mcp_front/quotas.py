@@ -227,7 +227,6 @@ class Quotas:
         return ListenerSlot(self, principal)
 
     def too_many_listeners(self) -> LimitExceeded:
-        """Return the error of a listener that is one too many."""
         return LimitExceeded(
             f"{self.max_listeners} listeners are open already"
             f" (callers.max_listeners = {self.max_listeners})",

@@ -48,7 +48,6 @@ class WorkspaceResources:
         self._ask = ask
 
     async def templates(self, _context: Context, _params: object) -> t.ListResourceTemplatesResult:
-        """Return the one template there is."""
         template = t.ResourceTemplate(
             name="workspace file",
             uri_template=SCHEME + "{workspace_id}/{+path}",
@@ -145,7 +144,6 @@ class WorkspaceResources:
 
 
 def _parsed(uri: str) -> tuple[str, bytes]:
-    """Return the workspace and the path of a URI."""
     if not uri.startswith(SCHEME):
         raise _unknown(uri)
     workspace_id, _, path = uri[len(SCHEME) :].partition("/")

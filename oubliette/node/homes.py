@@ -65,7 +65,6 @@ class ClusterHomes:
         return self._system
 
     def ref(self, node: str, name: str) -> Ref:
-        """Return an actor of a node, by its name there."""
         return self._system.ref(f"{node}!{name}")
 
     def forget(self, project_id: str) -> None:

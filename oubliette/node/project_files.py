@@ -29,7 +29,6 @@ _BLOCK: Final = 1024 * 1024
 
 
 def packed(home: Path, project_id: str) -> Path:
-    """Return the path of a project's packed files in a home."""
     folder = home / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / f"{project_id}.tar"

@@ -139,7 +139,6 @@ async def locked(home: Path) -> HomeLock:
 
 
 def _is_listening(home: Path) -> bool:
-    """Return whether a server of this home takes connections."""
     with (
         contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as link,
         socket_path(home) as path,

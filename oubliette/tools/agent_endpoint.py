@@ -20,7 +20,6 @@ NOT_ALLOWED = "tool not allowed for this token scope"
 
 
 def context_of(token: Token, transport: Transport, session_id: str | None = None) -> CallContext:
-    """Return the context of calls with this token."""
     return CallContext(
         principal=token.principal,
         token_id=token.id,

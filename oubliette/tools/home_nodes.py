@@ -93,9 +93,7 @@ class HomeNodes(Protocol):
         """Look a project's home up again at the next call."""
         ...
 
-    def ref(self, node: str, name: str) -> Ref:
-        """Return an actor of a machine, by its name there."""
-        ...
+    def ref(self, node: str, name: str) -> Ref: ...
 
 
 class ProgressReceiver(Actor):

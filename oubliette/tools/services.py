@@ -118,7 +118,6 @@ class ToolServices:
     _owned: dict[str, SessionOwnership] = field(default_factory=dict[str, SessionOwnership])
 
     def session_ref(self, session_id: str) -> Ref | None:
-        """Return the actor of this session, if it is live."""
         return self.find_session(session_id)
 
     async def ask_session(self, session_id: str, message: Message, timeout: float) -> Any:

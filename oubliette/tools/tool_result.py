@@ -42,7 +42,6 @@ def success(raw: bytes) -> ToolResult:
 
 
 def failure(error: OublietteError) -> ToolResult:
-    """Return an error as the answer of a tool."""
     body = {
         "code": error.code,
         "message": error.message,

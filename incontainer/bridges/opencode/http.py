@@ -131,7 +131,6 @@ class ServerAddress:
         self._head = f"Host: 127.0.0.1:{port}\r\nAuthorization: Basic {token}\r\n"
 
     def request(self, method: str, path: str, body: bytes | None, accept: str) -> bytes:
-        """Return a request as bytes."""
         head = f"{method} {path} HTTP/1.1\r\n{self._head}Accept: {accept}\r\nConnection: close\r\n"
         if body is not None:
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"

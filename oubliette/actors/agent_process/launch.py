@@ -105,7 +105,6 @@ def _settings(
 
 
 def _fork_point(session: Session) -> ForkPoint | None:
-    """Return what the agent is to fork, or has forked."""
     other = session.forked_conversation
     if other is None:
         return None

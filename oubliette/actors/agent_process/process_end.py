@@ -1,4 +1,4 @@
-"""End of an agent's process: what is reported of it, and the end of what it leaves behind."""
+"""End of an agent's process: its exit code and last output are reported, its remains killed."""
 
 from __future__ import annotations
 

@@ -96,7 +96,6 @@ async def last_words(
 async def _secrets(
     context: ActorContext, session: Session, info: ContainerInfo | None, api_key: str | None
 ) -> set[str]:
-    """Return the secrets among the agent's settings."""
     settings = await agent_session(context, session, api_key)
     found = {settings.pairing_secret, settings.api_key or "", *settings.credentials.values()}
     runtime = context.agents.get(session.agent)

@@ -83,7 +83,6 @@ class CallerCalls:
         return bool(self._calls.reserving)
 
     def waits(self) -> Iterator[Wait]:
-        """Return the calls that wait for their caller."""
         for call in self._calls.unsettled:
             request = call.request
             yield Wait(

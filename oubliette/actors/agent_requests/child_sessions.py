@@ -76,7 +76,6 @@ class ChildCalls:
         return effects
 
     def waits(self) -> Iterator[Wait]:
-        """Return the children whose answers the agent waits for."""
         for call in self._open.values():
             if call.wait:
                 known = call.session_id or None

@@ -204,7 +204,7 @@ class AgentRequestRouter:
         return (ReplyToClient(rpc, message.result, message.error),)
 
     def settled(self, message: RequestSettled, now: float) -> Effects:
-        """Settle a request, at the notice of its actor or at its answer."""
+        """Record the outcome of a caller's request: answered, timed out, or without its caller."""
         outcome = cast("Outcome", message.outcome)
         return self.calls.settle(
             message.request_id, outcome, now, result=message.result, error=message.error

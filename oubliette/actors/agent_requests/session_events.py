@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def first_form(page: dict[str, Any], turn: Turn | None) -> dict[str, Any]:
-    """Return `page` with the outcome of its last turn as its last event, and no other such event.
+    """Change a page for bare clients, which take its first `message` or `error` for the outcome.
+
+    The only such event is the outcome of the last turn, at the end.
 
     Args:
         page: The answer to `session_events`.

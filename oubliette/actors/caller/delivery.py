@@ -164,7 +164,6 @@ class EventDelivery:
 
     # ------------------------------------------------------------ listeners
     def get(self, listener_id: str) -> Listener | None:
-        """Return an open listener."""
         return self._listeners.get(listener_id)
 
     async def restrict(self, listener: Listener) -> None:

@@ -43,7 +43,6 @@ class CallerPresence:
         return math.inf if self._held else max(self._until, self._elsewhere)
 
     def present(self, now: float) -> bool:
-        """Return whether it is present."""
         return now < self.until()
 
     def opened(self, listener: str, *, stream: bool) -> None:

@@ -36,9 +36,7 @@ class CheckPresence(Message):
 class ActorNames(Protocol):
     """The names of a System."""
 
-    def ref(self, name: str) -> Ref:
-        """Return the ref of an actor by its name."""
-        ...
+    def ref(self, name: str) -> Ref: ...
 
 
 class PresencePort(BoardPort, Protocol):

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 class CallerReader(Protocol):
     """The part of the store's reader that callers need."""
 
-    async def last_seq(self) -> int:
-        """Return the seq of the newest event."""
-        ...
+    async def last_seq(self) -> int: ...
 
     async def caller_events(
         self, principal: str, caller_id: str, after_seq: int, limit: int, max_bytes: int
@@ -29,17 +27,11 @@ class CallerReader(Protocol):
         """Return the requests without an outcome."""
         ...
 
-    async def open_permissions(self, principal: str, caller_id: str) -> list[PermissionRequest]:
-        """Return the permission requests to it that are not decided."""
-        ...
+    async def open_permissions(self, principal: str, caller_id: str) -> list[PermissionRequest]: ...
 
-    async def event(self, session_id: str, index: int) -> Event | None:
-        """Return one event."""
-        ...
+    async def event(self, session_id: str, index: int) -> Event | None: ...
 
-    async def session(self, session_id: str) -> Session | None:
-        """Return one session."""
-        ...
+    async def session(self, session_id: str) -> Session | None: ...
 
 
 async def open_requests(

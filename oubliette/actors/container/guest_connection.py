@@ -30,7 +30,10 @@ class UnitRefs:
 
 
 class GuestConnectionState:
-    """State of a container's control link; the SocketActor changes it, and keeps it restarted."""
+    """State of a container's control link, which only the SocketActor changes.
+
+    It outlives the restarts of that actor.
+    """
 
     def __init__(self) -> None:
         self.link: ControlLink | None = None

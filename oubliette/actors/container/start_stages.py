@@ -100,8 +100,7 @@ class StartStages:
         self.detail: str | None = None
         """Its progress."""
         self._held: asyncio.TimerHandle | None = None
-        """Timer that reports the latest progress when due: for long no other may follow.
-        """
+        """Timer that reports progress which was held back, as the next may be long in coming."""
         self.seconds: dict[str, float] = {}
 
     @contextlib.contextmanager

@@ -58,7 +58,6 @@ class OpenedPort:
         return f"port:{self.name}"
 
     def info(self) -> PortInfo:
-        """Return what is shown of it."""
         return PortInfo(
             name=self.name,
             session_id=self.session_id,

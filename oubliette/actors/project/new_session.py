@@ -155,7 +155,6 @@ def _agent(context: ActorContext, wanted: str | None) -> str:
 
 
 def fork_event(session: Session, fork: SessionFork, index: int, ts: float) -> Event:
-    """Return the event about the origin of a fork."""
     knows = "its agent knows" if session.conversation == "native" else "it has a record of"
     text = (
         f"a fork of session {fork.session_id} at {fork.snapshot or 'an empty workspace'};"

@@ -1,4 +1,4 @@
-"""Answers to requests for a session, and those given to an earlier request with the same key."""
+"""Spawns that can be repeated: the same idempotency key or call gets the first one's answer."""
 
 from __future__ import annotations
 

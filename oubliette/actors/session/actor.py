@@ -352,7 +352,7 @@ class SessionActor(Actor):
         self.applier.apply(effects)
 
     def _follow_up(self, effect: FollowUp) -> None:
-        """Have a part of the session decide again, on its state by now."""
+        """Have the part that `effect` names react to what was just applied or stored."""
         match effect:
             case WatchTurn():
                 self.snapshots.turn_began(effect.turn)

@@ -94,7 +94,6 @@ class Permissions:
         return bool(self._open)
 
     def waits(self) -> Iterator[Wait]:
-        """Return the undecided requests."""
         for request in self._open.values():
             yield Wait(
                 kind="permission",

@@ -46,9 +46,7 @@ class Resubscribe(Message):
 class HeadReader(Protocol):
     """The part of the store's reader that a LogSubscription needs."""
 
-    async def last_seq(self) -> int:
-        """Return the seq of the newest event."""
-        ...
+    async def last_seq(self) -> int: ...
 
 
 class SubscriberPort(Protocol):

@@ -23,9 +23,7 @@ BATCH_BYTES: Final = 1024 * 1024
 class LogReader(Protocol):
     """The part of the store's reader that subscriptions need."""
 
-    async def last_seq(self) -> int:
-        """Return the seq of the newest event."""
-        ...
+    async def last_seq(self) -> int: ...
 
     async def last_index(self, session_id: str) -> int:
         """Return the index of the last event of a session, -1 if there was never one."""
@@ -43,13 +41,9 @@ class LogReader(Protocol):
         """Return events of a project, or of all sessions, after a seq."""
         ...
 
-    async def session(self, session_id: str) -> Session | None:
-        """Return one session."""
-        ...
+    async def session(self, session_id: str) -> Session | None: ...
 
-    async def project(self, project_id: str) -> Project | None:
-        """Return one project."""
-        ...
+    async def project(self, project_id: str) -> Project | None: ...
 
     async def meta(self, key: str) -> str | None:
         """Return one value of the instance."""
@@ -86,7 +80,6 @@ class LogSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def session_page(session_id: str, cursor: int, found: LogSlice) -> SubscriptionPage:
-    """Return the page of what was read of one session's log."""
     messages: list[EventsCommitted | EventsDeleted] = []
     following = cursor
     if found.truncated_before is not None:
@@ -101,7 +94,6 @@ def session_page(session_id: str, cursor: int, found: LogSlice) -> SubscriptionP
 
 
 def commit_page(found: CommitSlice) -> SubscriptionPage:
-    """Return the page of what was read of several logs."""
     messages: list[EventsCommitted | EventsDeleted] = [
         EventsDeleted(session_id=session_id, first=0, before=before)
         for session_id, before in found.cuts

@@ -55,7 +55,6 @@ class StoredCursor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def put_cursor(plan: SubscriptionPlan, cursor: int) -> PutMeta:
-    """Return the operation that stores the position of this subscription."""
     stored = StoredCursor(source=plan.source, cursor=cursor)
     return PutMeta(f"{PREFIX}{plan.name}", msgspec.json.encode(stored).decode())
 

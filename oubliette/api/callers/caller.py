@@ -102,10 +102,10 @@ class Caller:
 
 
 def check_caller(given: object) -> None:
-    """Refuse what is given as the caller of a session and is none.
+    """Raise InvalidParameter unless `given` is a `Caller` or None.
 
     Raises:
-        InvalidParameter: it is neither a caller nor None.
+        InvalidParameter: has the call that makes a caller as its hint.
     """
     if given is not None and not isinstance(given, Caller):
         raise InvalidParameter(

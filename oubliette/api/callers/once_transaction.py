@@ -111,9 +111,9 @@ class OnceTransaction:
     async def keep(
         self, request_id: str, answer: dict[str, Any], *, abandoned: bool
     ) -> dict[str, Any]:
-        """Keep the answer, with what the tool wrote unless it is an error; return what is kept.
+        """Commit the answer and the tool's writes together, of an error the answer alone.
 
-        That is the answer of another program, where that was first; what the tool wrote is undone.
+        Where another program was first, its answer is returned, and the writes are undone.
 
         Args:
             request_id: Of the call.

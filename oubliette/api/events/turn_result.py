@@ -157,7 +157,7 @@ class TurnFold:
         )
 
     def so_far(self) -> TurnResult:
-        """Return the result of the events until now, however the turn ends or ended."""
+        """Return the result so far, `running` before the end. A failed turn raises nothing."""
         ended = self._completion
         text = "".join(self._deltas) or self._text
         if ended is not None and ended.status == "completed" and ended.final_text:

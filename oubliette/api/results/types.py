@@ -101,10 +101,10 @@ def result_type(kind: type[T]) -> ResultType[T]: ...
 @overload
 def result_type(kind: object) -> ResultType[Any]: ...
 def result_type(kind: Any) -> ResultType[Any]:
-    """Return the type of results for a type of Python.
+    """Return the `ResultType` that validates results as this Python type, and its JSON Schema.
 
-    That is a `msgspec.Struct`, a dataclass, a `TypedDict`, a `NamedTuple` (an array in JSON), an
-    `Enum`, a `Literal`, a built-in type such as `list[int]`, a union of them, or a type with
+    The type is a `msgspec.Struct`, a dataclass, a `TypedDict`, a `NamedTuple` (an array in JSON),
+    an `Enum`, a `Literal`, a built-in type such as `list[int]`, a union of them, or a type with
     pydantic's models in it, which pydantic validates.
 
     Raises:

@@ -113,6 +113,5 @@ def described(event: Event) -> str:
 
 
 def short(value: object) -> str:
-    """Return a value shortened to fit on a line."""
     text = " ".join(str(value).split())
     return text if len(text) <= 110 else text[:109] + "…"

@@ -39,11 +39,9 @@ class LogStream(io.TextIOBase):
             self._lost(error)
 
     def isatty(self) -> bool:
-        """Return whether the other stream is a terminal."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """Return the descriptor of the stream."""
         return self._stream.fileno()
 
     def _lost(self, error: OSError) -> None:

@@ -57,7 +57,6 @@ def lines(session: dict[str, Any], now: float | None = None, level: int = 0) -> 
 
 
 def sentence(wait: dict[str, Any], now: float) -> str:
-    """Return a sentence about one wait, with its times."""
     what = " ".join(str(wait["what"]).split())
     text = clean(what if wait["kind"] == "ended" else f"It waits for {what}")
     text = text.replace("nothing: it", "It", 1) if wait["kind"] == "ended" else text
@@ -71,7 +70,6 @@ def sentence(wait: dict[str, Any], now: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration in words."""
     seconds = max(0.0, seconds)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:

@@ -47,7 +47,6 @@ _STAMP: Final = Raw(_encode(STAMP))
 
 
 def answered(request_id: int | str, answer: ToolAnswer, *, modern: bool) -> bytes:
-    """Return the response with a tool's answer."""
     if answer.raw is None:
         result = tool_result(answer.structured, answer.text, is_error=answer.is_error)
         return with_result(request_id, result, modern=modern)
@@ -67,6 +66,5 @@ def with_result(request_id: int | str, result: dict[str, Any], *, modern: bool) 
 
 
 def with_error(request_id: int | str | None, code: int, message: str) -> bytes:
-    """Return a JSON-RPC error response."""
     error = {"code": code, "message": message}
     return encode({"jsonrpc": "2.0", "id": request_id, "error": error})

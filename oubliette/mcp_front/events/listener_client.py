@@ -84,7 +84,6 @@ class ListenerClient:
             ) from error
 
     async def state(self) -> CallerState:
-        """Return the state of the caller."""
         state = await self._ask(GetCaller())
         assert isinstance(state, CallerState)
         return state

@@ -335,13 +335,11 @@ class GuardedProtocol(_Parsing):
 
 
 def connection_of(scope: Scope) -> GuardedProtocol:
-    """Return the connection of a request."""
     connection: GuardedProtocol = scope["state"][STATE_KEY]
     return connection
 
 
 def fastest() -> Parser:
-    """Return the fastest parser that this machine has."""
     return "httptools" if find_spec("httptools") else "h11"
 
 

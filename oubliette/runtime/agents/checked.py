@@ -48,7 +48,6 @@ def word(value: object) -> str:
 
 
 def is_turn(value: object) -> bool:
-    """Return whether this is a valid number of a turn."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT
 
 
@@ -63,7 +62,6 @@ def _is_number(value: object) -> bool:
 
 
 def is_count(value: object) -> bool:
-    """Return whether this is a valid number of tokens."""
     return is_turn(value)
 
 
@@ -74,7 +72,6 @@ def count(*values: object) -> int:
 
 
 def is_dollars(value: object) -> bool:
-    """Return whether this is a valid price in US dollars."""
     return _is_number(value) and 0 <= cast("float", value) <= MAX_DOLLARS
 
 

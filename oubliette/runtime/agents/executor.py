@@ -141,7 +141,6 @@ class Executor:
             yield event
 
     def _interrupted_event(self) -> AgentEvent:
-        """Return the end of a withdrawn turn."""
         self._busy = self._withdrawn = False
         fields = {"turn": self._turn, "final_text": "", "status": "interrupted"}
         return AgentEvent(type="completion", data=fields, end_offset=0, ordinal=0, ack_offset=0)
@@ -223,14 +222,12 @@ class StreamExecution(abc.ABC):
         return ""
 
     @abc.abstractmethod
-    def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Return the command of a session's process."""
+    def command(self, session: AgentSession, inside: Inside) -> AgentCommand: ...
 
     @abc.abstractmethod
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
-    ) -> AgentAdapter:
-        """Return the adapter for its bytes."""
+    ) -> AgentAdapter: ...
 
     async def execute_streaming(
         self, link: ControlLink, inside: Inside, session: AgentSession

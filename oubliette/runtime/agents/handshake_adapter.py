@@ -91,8 +91,7 @@ class HandshakeAdapter(abc.ABC):
         self._keep()
 
     @abc.abstractmethod
-    def _greeting(self) -> bytes:
-        """Return the first frame."""
+    def _greeting(self) -> bytes: ...
 
     @abc.abstractmethod
     def _understand(self, message: Json) -> list[Event] | None:
@@ -306,7 +305,6 @@ class ToolCall:
 
 
 def line_of(message: Json) -> bytes:
-    """Return a message as a frame."""
     return encoder.encode(message) + b"\n"
 
 
@@ -321,5 +319,4 @@ def object_of(value: object) -> Json:
 
 
 def text_of(content: bytes) -> str:
-    """Return any content as text."""
     return content.decode("utf-8", "replace")

@@ -84,7 +84,6 @@ class Program:
 
     @property
     def found(self) -> Path | None:
-        """Return the file on this machine."""
         if self._configured == OF_IMAGE:
             return None
         path = self._configured or shutil.which(self.name)
@@ -107,7 +106,6 @@ class Program:
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """Return the mounts that bring it into a container."""
         found = self.found
         return () if found is None else (Mount(found, self.target, read_only=True),)
 

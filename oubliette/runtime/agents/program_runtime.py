@@ -50,10 +50,8 @@ class ConfiguredProgram(StreamExecution):
         self._prices = prices_of(config, section)
 
     async def is_available(self) -> Availability:
-        """Return whether its program is there."""
         return self._program.availability
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
-        """Return the mounts of its program."""
         return self._program.mounts

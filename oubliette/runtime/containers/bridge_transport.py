@@ -160,7 +160,6 @@ class BridgeTransport(asyncio.Transport):
             self._lose(None)
 
     def is_closing(self) -> bool:
-        """Return whether it is closed or closing."""
         return self._closing or (self._lower is not None and self._lower.is_closing())
 
     def pause_reading(self) -> None:
@@ -174,11 +173,9 @@ class BridgeTransport(asyncio.Transport):
             self._lower.resume_reading()
 
     def is_reading(self) -> bool:
-        """Return whether input is read."""
         return self._lower is not None and self._lower.is_reading()
 
     def get_write_buffer_size(self) -> int:
-        """Return the bytes not yet sent."""
         return 0 if self._lower is None else self._lower.get_write_buffer_size()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
@@ -191,7 +188,6 @@ class BridgeTransport(asyncio.Transport):
             self._lower.set_write_buffer_limits(high, low)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """Return the protocol that gets the input."""
         return self._protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -125,8 +125,7 @@ class EngineRuntime(abc.ABC, Generic[C, S]):
         """Create it at the engine."""
 
     @abc.abstractmethod
-    def _created(self, container: C) -> ContainerInfo:
-        """Return the state of a container that was just created."""
+    def _created(self, container: C) -> ContainerInfo: ...
 
     @abc.abstractmethod
     async def _prepare(self, container: C, key: bytes) -> None:
@@ -191,7 +190,6 @@ class EngineRuntime(abc.ABC, Generic[C, S]):
             raise RuntimeFailure(f"containers cannot run: {status.reason}", hint=status.remedy)
 
     async def image_exists(self, image: str) -> bool:
-        """Return whether the engine has it."""
         return await self.image(image) is not None
 
     async def create(self, spec: ContainerSpec) -> ContainerInfo:

@@ -122,7 +122,6 @@ _KINDS: Final[tuple[tuple[str, type[ImageError], str, str], ...]] = (
 
 
 def registry_of(image: str) -> str:
-    """Return the registry of a name."""
     first, slash, _ = image.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         return first
@@ -177,7 +176,6 @@ def python_hint(image: str | None, said: str) -> str | None:
 
 
 def build_timeout(image: str, timeout: float, lines: str) -> BuildTimeout:
-    """Return the error for a build that was not done in time."""
     return BuildTimeout(
         f"the image {image} was not built within {timeout:g} s: {lines.strip()[-SAID:]}",
         hint="raise containers.build_timeout_seconds",
@@ -185,7 +183,6 @@ def build_timeout(image: str, timeout: float, lines: str) -> BuildTimeout:
 
 
 def build_failed(image: str, reason: str, lines: str) -> BuildFailed:
-    """Return the error for a build of which a step failed."""
     end = f"\n{lines.strip()[-2000:]}" if lines.strip() else ""
     return BuildFailed(
         f"the image {image} cannot be built: {reason.strip()[-SAID:]}{end}",

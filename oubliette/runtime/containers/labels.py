@@ -39,7 +39,6 @@ _STATES: Final[dict[str, ContainerState]] = {
 
 
 def name_of(container_id: str) -> str:
-    """Return the container's name at the engine."""
     return f"oubliette-{container_id}"
 
 

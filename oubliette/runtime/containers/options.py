@@ -44,7 +44,6 @@ def check_type(config: Config, container_type: str) -> None:
 def options_of(
     config: Config, container_type: str = BASE, project: Project | None = None
 ) -> ContainerOptions:
-    """Return all options of a container."""
     names = () if project is None else (project.name, project.id)
     found = _options(config, container_type, names)
     if project is not None and project.image is not None:
@@ -83,14 +82,12 @@ def accepts_bare(config: Config, project: Project) -> bool:
 
 
 def image_of(config: Config, container_type: str, project: Project | None = None) -> str:
-    """Return the image of a container type, or of a project of that type."""
     return options_of(config, container_type, project).image
 
 
 def network_of(
     config: Config, runtime: str, container_type: str = BASE, project: Project | None = None
 ) -> str:
-    """Return the network of containers of that runtime."""
     of_all = registry.find(runtime).network
     if of_all is not None:
         return of_all(config)
@@ -115,7 +112,6 @@ def limits_of(
 def hardening_of(
     config: Config, runtime: str, container_type: str = BASE, project: Project | None = None
 ) -> Hardening:
-    """Return the hardening of a runtime's containers."""
     part = options_of(config, container_type, project)
     return Hardening(
         memory_bytes=part.memory_mb * MIB,

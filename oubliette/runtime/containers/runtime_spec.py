@@ -66,7 +66,6 @@ class RuntimeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Command that pulls the image whose name follows; empty: `NAME pull`."""
 
     def isolation_of(self, config: Config) -> str:
-        """Return the name of the isolation that its containers have."""
         return self.name if self.isolation is None else self.isolation(config)
 
     @property

@@ -93,7 +93,6 @@ class _Copying:
         self._bytes = 0
 
     def named(self, name: str) -> str:
-        """Return the name of a copy."""
         for old, new in self._renamed.items():
             name = name.replace(old, new)
         return name

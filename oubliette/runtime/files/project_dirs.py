@@ -75,7 +75,6 @@ class Folders:
         return self.projects / project_id
 
     def workspace(self, project_id: str, workspace_id: str) -> Path:
-        """Return the folder of a workspace."""
         return self.projects / project_id / "workspaces" / workspace_id
 
     def workspace_root(self, project_id: str, workspace_id: str) -> Path:
@@ -88,11 +87,9 @@ class Folders:
         return self.roots / project_id / workspace_id
 
     def snapshots_of(self, project_id: str, workspace_id: str) -> Path:
-        """Return the repository with the snapshots of a workspace."""
         return self.snapshots / project_id / f"{workspace_id}.git"
 
     def session_home(self, project_id: str, session_id: str) -> Path:
-        """Return HOME of a session."""
         return self.homes / project_id / session_id
 
     def session_homes(self, project_id: str) -> Path:
@@ -100,7 +97,6 @@ class Folders:
         return self.homes / project_id
 
     def stderr_log(self, session_id: str) -> Path:
-        """Return the path of an agent's stderr log."""
         return self.logs / f"{session_id}.stderr.log"
 
     def spool(self, container_id: str) -> Path:

@@ -137,7 +137,6 @@ def link(parent: int, name: str, target: str, uid: int = -1) -> None:
 
 
 def exists(parent: int, name: str) -> bool:
-    """Return whether the name exists."""
     try:
         os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:

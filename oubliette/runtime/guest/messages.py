@@ -98,7 +98,6 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     sessions: tuple[SessionState, ...] = ()
 
     def process(self, proc: str) -> ProcessInfo | None:
-        """Return the process with this id, if the guest has it."""
         return next((process for process in self.procs if process.id == proc), None)
 
 

@@ -134,7 +134,6 @@ class BranchPush:
         )
 
     async def _there(self, to: str) -> str | None:
-        """Return the commit that the branch has on the other side."""
         ref = f"refs/heads/{to}"
         output = await self._remote.run(
             self._repository,

@@ -56,7 +56,6 @@ _EXCLUDED: Final = "# of Oubliette\n/.factory/\n/.rlm-context/\n"
 
 
 def branch_of(workspace_id: str, *, default: bool) -> str:
-    """Return the name of a workspace's branch."""
     return f"{BRANCHES}/{'default' if default else workspace_id}"
 
 

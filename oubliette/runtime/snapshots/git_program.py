@@ -344,12 +344,10 @@ class GitProgram:
 
     @classmethod
     def find(cls) -> GitProgram | None:
-        """Return git, if it is installed."""
         path = shutil.which("git")
         return None if path is None else cls(path)
 
     def environment(self, repository: Path) -> dict[str, str]:
-        """Return the environment in which it works on a repository."""
         return {
             "PATH": f"{Path(self.path).parent}:/usr/bin:/bin",
             "HOME": "/nonexistent",

@@ -38,7 +38,6 @@ class SharedFolder:
         return self._folder / name.project_id / f"{name.name}.git"
 
     async def exists(self, name: CopyName) -> bool:
-        """Return whether there is a copy."""
         return await asyncio.to_thread((self._copy(name) / "HEAD").exists)
 
     async def send(self, repository: Path, name: CopyName) -> None:

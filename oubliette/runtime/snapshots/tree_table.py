@@ -72,7 +72,6 @@ class TreeTable:
         self.left_out: dict[bytes, str] = {} if left_out is None else left_out
 
     def same_as(self, other: TreeTable) -> bool:
-        """Return whether both describe the same tree."""
         if self.left_out != other.left_out or self.entries.keys() != other.entries.keys():
             return False
         theirs = other.entries

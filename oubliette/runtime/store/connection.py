@@ -26,9 +26,7 @@ class Rows(Protocol):
         """Return the next row, None after the last one."""
         ...
 
-    def fetchall(self) -> list[Any]:
-        """Return the remaining rows."""
-        ...
+    def fetchall(self) -> list[Any]: ...
 
     def close(self) -> object:
         """Discard the remaining rows."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def driver_missing(error: ImportError) -> ConfigError:
-    """Return the error of a configuration whose driver is not installed."""
     return ConfigError(
         f"store.database: the driver of PostgreSQL is missing: {error}",
         hint="pip install 'oubliette-agents[postgres]'",

@@ -55,7 +55,6 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def session_principal(session_id: str) -> str:
-    """Return the principal of the keys that were minted for a session."""
     return f"session:{session_id}"
 
 
@@ -369,7 +368,6 @@ class ApiKeys:
         self._uses.forget(token_id)
 
     def of_session(self, session_id: str) -> list[str]:
-        """Return the ids of the keys that were minted for this session."""
         return sorted(self._of_session.get(session_id, ()))
 
     def _make(

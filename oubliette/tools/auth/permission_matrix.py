@@ -72,7 +72,6 @@ def cells() -> Iterator[tuple[Tool, str, Place, Transport, Answer]]:
 
 
 def markdown() -> str:
-    """Return the matrix as a page."""
     lines = [
         "# Permissions",
         "",

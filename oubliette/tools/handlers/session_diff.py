@@ -250,7 +250,6 @@ def _view(change: FileChange, *, counted: bool) -> ChangedFile:
 
 
 def cursor_of(place: DiffPlace) -> str:
-    """Return the cursor of a place."""
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
 
 

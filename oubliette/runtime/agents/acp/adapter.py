@@ -243,7 +243,6 @@ class AcpAdapter(AcpHandshake):
     # ------------------------------------------------------------------ input
 
     def prompt(self, turn: int, text: str) -> bytes:
-        """Return the request that begins a turn."""
         self._prompted, self._knows_prompts = turn, True
         params = {"sessionId": self._session, "prompt": [{"type": "text", "text": text}]}
         return request(f"{_PROMPT}{turn}", "session/prompt", params)

@@ -119,7 +119,6 @@ class AcpRuntime(StreamExecution):
             self._program.configure(path)
 
     async def is_available(self) -> Availability:
-        """Return whether there is a command."""
         if self._command:
             return Availability(ok=True)
         return Availability(

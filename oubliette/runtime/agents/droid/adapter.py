@@ -254,7 +254,6 @@ class DroidAdapter(HandshakeAdapter):
     # ------------------------------------------------------------------ input
 
     def prompt(self, turn: int, text: str) -> bytes:
-        """Return the request that begins a turn."""
         self._prompted = turn
         chance = uuid.uuid4().int >> 48 & (1 << 48) - 1
         message_id = uuid.UUID(int=_OURS << 96 | chance << 48 | turn)

@@ -210,7 +210,10 @@ def _servers(
 
 
 def _ours(server: dict[str, Any], policy: str) -> dict[str, Any]:
-    """Return the server with the word that a repository cannot guess, as `$0` of a shell."""
+    """Start an MCP server through a shell whose `$0` is `policy`, a random word.
+
+    Droid admits servers by this word, so that the settings of a repository cannot name one.
+    """
     if "command" not in server:
         return server  # ruled by its host's name; the session names it anyway
     words = ["-c", 'exec "$@"', policy, server["command"], *server["args"]]

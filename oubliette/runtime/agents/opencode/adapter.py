@@ -394,7 +394,6 @@ class OpencodeAdapter(PartsAdapter):
     # ------------------------------------------------------------------ input
 
     def prompt(self, turn: int, text: str) -> bytes:
-        """Return the request that begins a turn."""
         self._prompted = turn
         return request_line(
             f"prompt-{turn}",

@@ -22,13 +22,11 @@ def request_line(
 
 
 def is_good(answer: Json) -> bool:
-    """Return whether the request was carried out."""
     status = answer.get("status")
     return isinstance(status, int) and _OK <= status < _BAD
 
 
 def reason_of(answer: Json) -> str:
-    """Return why an answer is an error."""
     if "error" in answer:
         return str(answer["error"])
     body = object_of(answer.get("body"))

@@ -50,7 +50,6 @@ class OpencodeRuntime(OpencodeProgram):
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> OpencodeAdapter:
-        """Return an adapter that opens or resumes a session."""
         opening = Opening(
             cwd=inside.path(session.cwd),
             autonomy=session.autonomy,

@@ -72,17 +72,14 @@ class ScriptedAdapter:
         return []
 
     def prompt(self, turn: int, text: str) -> bytes:
-        """Return input that begins a turn."""
         return _line({"type": "prompt", "turn": turn, "text": text})
 
     def interrupt(self, turn: int) -> bytes | None:
-        """Return input that ends a turn early."""
         return _line({"type": "interrupt", "turn": turn})
 
     def permission(
         self, request_id: str, decision: Literal["allow", "deny"], reason: str = ""
     ) -> bytes:
-        """Return input that answers a request."""
         return _line(
             {
                 "type": "permission",

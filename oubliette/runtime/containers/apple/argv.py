@@ -88,7 +88,6 @@ def volume(mount: Mount) -> list[str]:
 
 
 def tmpfs(target: str, size: int, mode: str = "1777") -> list[str]:
-    """Return the option for an in-memory folder."""
     return option("--mount", f"type=tmpfs,target={target},size={memory(size)},mode={mode}")
 
 

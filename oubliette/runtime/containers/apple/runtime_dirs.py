@@ -25,12 +25,10 @@ _STARTED: Final = "status"
 
 
 def key_dir(spec: ContainerSpec) -> Path:
-    """Return the folder through which the key is passed."""
     return spec.runtime_dir / "in"
 
 
 def socket_of(spec: ContainerSpec) -> Path:
-    """Return the path of the relay's published socket."""
     return spec.runtime_dir / RELAY_SOCKET
 
 

@@ -30,12 +30,10 @@ def kill(api: Any, engine_id: str, signal: str) -> None:
 
 
 def inspect(api: Any, engine_id: str) -> Any:
-    """Return the inspection of a container."""
     return api.inspect_container(engine_id)
 
 
 def network(api: Any, name: str) -> Any:
-    """Return the inspection of a network."""
     return api.inspect_network(name)
 
 

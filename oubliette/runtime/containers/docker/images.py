@@ -33,7 +33,6 @@ log = structlog.get_logger(__name__)
 
 
 def not_there(flavour: str, image: str) -> RuntimeFailure:
-    """Return the error for an image that the engine lacks."""
     return image_errors.ImageNotFound(
         f"{flavour} has no image {image}",
         hint=f"{flavour} pull {image}, or build it with image_rebuild, or set containers.image",
@@ -186,7 +185,6 @@ class _Progress:
             self._again = asyncio.get_running_loop().call_later(REPORT_SECONDS, self._report)
 
     def tail(self, lines: int) -> str:
-        """Return the last lines."""
         return "".join(list(self._lines)[-lines:])
 
     async def follow(self, parts: AsyncGenerator[dict[str, Any]]) -> None:

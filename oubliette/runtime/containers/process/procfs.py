@@ -29,7 +29,6 @@ class HostProcess(msgspec.Struct, frozen=True):
 
 
 def boot_id() -> str:
-    """Return the id of this boot of the machine."""
     return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -110,7 +109,6 @@ def status(pid: int) -> Status | None:
 
 
 def pids() -> list[int]:
-    """Return every visible pid."""
     return sorted(int(entry) for entry in os.listdir(PROC) if entry.isdigit())  # noqa: PTH208
 
 

@@ -79,7 +79,6 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
                 host_paths.give_folder(folder, uid=self.host_uid, mode=0o700)
 
     def inside(self, python: str, kit: Kit) -> Inside:
-        """Return the view of the container from inside."""
         wrappers = layout.BIN if self.sandboxed else str(kit.wrappers)
         path = layout.PATH.replace(layout.BIN, wrappers)
         env = {"PATH": path, "LANG": "C.UTF-8", unsandboxed.COOKIE: self.spec.id}
@@ -96,7 +95,6 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def command(self, inside: Inside, ready_fd: int) -> list[str]:
-        """Return the command of the container."""
         spec = self.spec
         if spec.command is not None:
             return list(spec.command)

@@ -131,13 +131,9 @@ class Connects(Protocol):
         """Checked in each transaction that writes; None: this machine is the only one."""
         ...
 
-    def connect(self) -> PostgresConnection:
-        """Return a connection that may write."""
-        ...
+    def connect(self) -> PostgresConnection: ...
 
-    def connect_read_only(self) -> PostgresConnection:
-        """Return a connection that cannot write."""
-        ...
+    def connect_read_only(self) -> PostgresConnection: ...
 
 
 class PostgresRows:
@@ -160,7 +156,6 @@ class PostgresRows:
             return self._cursor.fetchone()
 
     def fetchall(self) -> list[Any]:
-        """Return the remaining rows."""
         with translated_errors():
             return self._cursor.fetchall()
 

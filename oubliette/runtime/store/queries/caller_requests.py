@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def request(connection: StoreConnection, request_id: str) -> CallerRequest | None:
-    """Return one request."""
     sql = "SELECT data FROM caller_requests WHERE id = ?"
     return one(CallerRequest, connection.execute(sql, (request_id,)))
 
@@ -47,7 +46,6 @@ def recent_requests(
 
 
 def permission(connection: StoreConnection, request_id: str) -> PermissionRequest | None:
-    """Return one permission request."""
     sql = "SELECT data FROM permissions WHERE id = ?"
     return one(PermissionRequest, connection.execute(sql, (request_id,)))
 

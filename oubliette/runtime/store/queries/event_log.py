@@ -141,7 +141,6 @@ def last_index(connection: StoreConnection, session_id: str) -> int:
 
 
 def event(connection: StoreConnection, session_id: str, index: int) -> Event | None:
-    """Return one event."""
     row = connection.execute(
         f"{EVENT} WHERE session_id = ? AND idx = ?", (session_id, index)
     ).fetchone()

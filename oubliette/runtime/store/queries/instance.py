@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 
 def principal(connection: StoreConnection, principal_id: str) -> Principal | None:
-    """Return one principal."""
     sql = "SELECT data FROM principals WHERE id = ?"
     return one(Principal, connection.execute(sql, (principal_id,)))
 
@@ -51,6 +50,5 @@ def newest_ids(connection: StoreConnection, project_id: str | None = None) -> li
 
 
 def meta(connection: StoreConnection, key: str) -> str | None:
-    """Return one value of the instance."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return row[0] if row else None

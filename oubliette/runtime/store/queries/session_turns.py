@@ -215,7 +215,6 @@ def turns(
 
 
 def turn(connection: StoreConnection, session_id: str, number: int) -> Turn | None:
-    """Return one turn."""
     sql = "SELECT data FROM turns WHERE session_id = ? AND number = ?"
     return one(Turn, connection.execute(sql, (session_id, number)))
 

@@ -1,4 +1,4 @@
-"""Claims of limits that hold over all nodes: so many holders of a scope, and no more.
+"""Counting locks that all nodes share: at most N holders of each scope.
 
 A scope is one thing that is limited, such as `calls:PRINCIPAL`; a holder is one that counts there,
 such as a request. The database counts, in the transaction that claims, so the limit is exact

@@ -63,9 +63,7 @@ async def describe(
         caller_tools=message.caller_tools or (),
         external_id=message.external_id,
         source=message.source,
-        minted_token_id=message.minted_token_id,
-        given_key=message.api_key is not None,
-        given_token_id=message.given_token_id,
+        **key_of_agent(message),
         pairing_secret=new_pairing_secret(),
     )
 
@@ -91,6 +89,15 @@ def _tree(
     limits = resolve_limits(project.limits, context)
     own = ids.new_id(ids.EXPLORATION)
     return {"exploration_id": own, "limits": limits, "tree_project_id": project.id}
+
+
+def key_of_agent(message: SpawnSession) -> dict[str, Any]:
+    """Return what the record of a session keeps of the key that its agent is given."""
+    return {
+        "minted_token_id": message.minted_token_id,
+        "given_key": message.api_key is not None,
+        "given_token_id": message.given_token_id,
+    }
 
 
 def _limits_below(parent: Session, project: Project, context: ActorContext) -> Limits:

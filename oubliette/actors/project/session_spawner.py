@@ -13,7 +13,7 @@ from oubliette.actors.exploration.messages import Reserve, Unreserve
 from oubliette.actors.exploration.supervisor import of_tree
 from oubliette.actors.messages import CallerSeen, OpenCaller
 from oubliette.actors.project.fork_conversation import as_fork
-from oubliette.actors.project.new_session import describe, first_event, fork_event
+from oubliette.actors.project.new_session import describe, first_event, fork_event, key_of_agent
 from oubliette.actors.project.shared_trees import joined_tree
 from oubliette.actors.project.spawn_answers import SpawnAnswers, answer_for
 from oubliette.actors.project.spawn_target import SpawnTarget
@@ -198,9 +198,7 @@ class SessionSpawner:
             process_id=None,
             caller_id=caller_id,
             caller_tools=tools,
-            minted_token_id=message.minted_token_id,
-            given_key=message.api_key is not None,
-            given_token_id=message.given_token_id,
+            **key_of_agent(message),
         )
         return await self._record(message, session, tree, resumed=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -30,22 +29,22 @@ def test_addresses_of_the_loopback_interface_are_found(text: str, ports: tuple[i
     assert loopback_ports.named([text]) == loopback_ports.LoopbackPorts(ports)
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "text",
+    ("before", "piece"),
     [
-        "_" + "a" * 20_000,
-        "a_" * 10_000,
-        "x://" + "!" * 20_000,
-        "x://" * 5_000,
-        "x://a@" * 4_000,
-        "x://" + "a:" * 10_000,
-        "[::1" * 5_000,
+        ("_", "a"),
+        ("", "a_"),
+        ("x://", "!"),
+        ("", "x://"),
+        ("", "x://a@"),
+        ("x://", "a:"),
+        ("", "[::1"),
     ],
 )
-def test_no_text_takes_longer_to_search_than_its_length(text: str) -> None:
-    began = time.thread_time()
+def test_no_text_takes_longer_to_search_than_its_length(before: str, piece: str) -> None:
+    text = before + piece * 100_000  # minutes, if each character were searched to the end
     loopback_ports.named([text + " http://localhost:1", text])
-    assert time.thread_time() - began < 1  # a hundredth of it is enough
 
 
 def test_another_address_of_it_cannot_be_passed_on() -> None:

@@ -33,7 +33,7 @@ QUIET_SECONDS: Final = 600.0
 """Time without progress of a tool that reports it."""
 
 
-class Parameter(NamedTuple):
+class CommandParameter(NamedTuple):
     """Argument or option of a command, made by one of the functions below."""
 
     name: str
@@ -65,17 +65,17 @@ def _parameter(
     kind: Any,
     default: Any,
     **more: Any,
-) -> Parameter:
+) -> CommandParameter:
     """Return a parameter with this help; `more` is for `make`."""
     sent_as = name if sent_as is None else sent_as
-    return Parameter(name, make(*names, help=text, **more), kind, default, sent_as, value)
+    return CommandParameter(name, make(*names, help=text, **more), kind, default, sent_as, value)
 
 
 argument = partial(_parameter, typer.Argument, kind=str, default=inspect.Parameter.empty)
 option = partial(_parameter, typer.Option, kind=str | None, default=None)
 
 
-def flag(name: str, text: str, sent_as: str | None = None) -> Parameter:
+def flag(name: str, text: str, sent_as: str | None = None) -> CommandParameter:
     """Return an option without a value."""
     names = (f"--{name.replace('_', '-')}",)
     return option(name, text, sent_as, names=names, kind=bool, default=False)
@@ -108,7 +108,7 @@ class ToolCommand:
     group: typer.Typer
     name: str
     tool: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[CommandParameter, ...]
     example: str
     """A whole command line."""
     seconds: float | None = None
@@ -147,7 +147,7 @@ class ToolCommand:
         known = {each.name: each for each in self.parameters}
         sent: Values = {}
         for name, value in given.items():
-            each = known.get(name, Parameter(name, None, None, None, name))
+            each = known.get(name, CommandParameter(name, None, None, None, name))
             if each.sent_as:
                 makes = each.value if value is not None else None
                 sent[each.sent_as] = value if makes is None else makes(home, value, sent)

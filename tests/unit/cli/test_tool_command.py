@@ -10,7 +10,7 @@ import pytest
 
 from oubliette.cli import image, project, session, token, tool_command, workspace
 from oubliette.cli.client import tools
-from oubliette.cli.tool_command import Parameter, ToolCommand
+from oubliette.cli.tool_command import CommandParameter, ToolCommand
 from oubliette.contract import validation
 from oubliette.tools.registry import TABLE, input_schema, output_schema
 from tests.unit.cli.command_line import Run
@@ -99,7 +99,7 @@ def test_a_parameter_has_the_type_that_the_tool_takes(row: ToolCommand) -> None:
             assert json_type(each) in types_of(schema["properties"][name]), name
 
 
-def json_type(parameter: Parameter) -> str:
+def json_type(parameter: CommandParameter) -> str:
     (kind,) = {*typing.get_args(parameter.kind), parameter.kind} & set(TYPES) or {list}
     return TYPES.get(kind, "array")
 

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from oubliette import startup
 from oubliette.config.schema import Config
 from oubliette.incontainer import wire
 from oubliette.runtime.zipapp import zipapp_path
-from oubliette.server import running
+from oubliette.server import running, startup
 from tests.callers import HttpCaller
 
 if TYPE_CHECKING:

@@ -116,7 +116,7 @@ class ToolCommand:
     progress: Callable[[Values], str] | None = None
     """Returns the name of the operation, whose progress is shown; empty: there is none."""
     entries: str = ""
-    """What the tool lists in pages; the answer has all of it."""
+    """Name of the list that the tool gives in pages; the answer has all of it."""
     prepare: Callable[[Values], Values] | None = None
     """Checks what was typed, and returns it as it is sent."""
 

@@ -36,7 +36,6 @@ KINDS = [
 # What a turn goes through on its way; the core of the suite has these alone.
 CORE = [
     "SessionActor",
-    "ContainerActor",
     "StoreActor",
 ]
 

@@ -165,6 +165,7 @@ async def test_a_cancelled_run_interrupts_its_turn_and_ends_its_session(project,
     assert session.status == "completed"
 
 
+@pytest.mark.whole  # it takes both of its deadlines
 async def test_a_run_has_a_deadline_by_the_usual_means(project, same_loop):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2):

@@ -28,6 +28,7 @@ from oubliette.api.tools import (
     opened_table,
     tool_table,
 )
+from tests.selection import core
 
 pytestmark = [pytest.mark.anyio]
 PROGRAM = [sys.executable, str(Path(__file__).with_name("mcp_stdio_server.py"))]
@@ -279,7 +280,7 @@ async def test_a_call_that_may_have_been_carried_out_is_not_sent_again(site):
         assert site.calls == 2
 
 
-@pytest.mark.parametrize("status", [401, 429, 503])
+@pytest.mark.parametrize("status", core([503], [401, 429, 503]))
 async def test_a_refusal_by_http_is_told_with_its_status_and_the_next_call_is_sent(status, site):
     async with opened(mcp(site.url)) as table:
         site.status = status

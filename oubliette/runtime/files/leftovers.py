@@ -42,7 +42,10 @@ _HALF_WRITTEN: Final = re.compile(r"\.(config|metadata|opencode)\.json\.[0-9]+\.
 
 
 class Deleted(msgspec.Struct, frozen=True):
-    """Deleted records of the store."""
+    """Records that were deleted before the start.
+
+    Until it has its files, a project or workspace that is being made is a deleted one too.
+    """
 
     live: frozenset[str]
     """Existing projects."""
@@ -58,16 +61,16 @@ class Found(msgspec.Struct, frozen=True):
     """Only if this session does not exist."""
 
 
-def deleted(connection: StoreConnection) -> Deleted:
-    """Read them; for `Reader.run`."""
+def deleted(connection: StoreConnection, started: float) -> Deleted:
+    """Read those of before `started` (wall seconds); for `Reader.run`."""
 
-    def column(sql: str) -> frozenset[str]:
-        return frozenset(row[0] for row in connection.execute(sql))
+    def column(sql: str, *values: float) -> frozenset[str]:
+        return frozenset(row[0] for row in connection.execute(sql, values))
 
     return Deleted(
         live=column("SELECT id FROM projects WHERE deleted_at IS NULL"),
-        projects=column("SELECT id FROM projects WHERE deleted_at IS NOT NULL"),
-        workspaces=column("SELECT id FROM workspaces WHERE deleted_at IS NOT NULL"),
+        projects=column("SELECT id FROM projects WHERE deleted_at < ?", started),
+        workspaces=column("SELECT id FROM workspaces WHERE deleted_at < ?", started),
     )
 
 
@@ -161,7 +164,7 @@ class Clearance:
 
     async def _run(self) -> None:
         try:
-            known = await self._reader.run(deleted)
+            known = await self._reader.run(deleted, self._started)
             found = await asyncio.to_thread(find, self._folders, known, self._started)
             paths = await self._reader.run(without_sessions, found)
         except OublietteError as error:  # the next start finds them

@@ -16,7 +16,7 @@ from oubliette.runtime.files import leftovers
 from oubliette.runtime.files.project_dirs import Folders
 from oubliette.runtime.store import MEMORY, Database
 from oubliette.runtime.store.execute import perform
-from oubliette.runtime.store.operations import PutProject, PutSession
+from oubliette.runtime.store.operations import PutProject, PutSession, PutWorkspace
 from tests.system.python_api import settings
 from tests.unit.runtime.store import samples
 
@@ -42,7 +42,7 @@ def test_files_of_deleted_sessions_and_of_unfinished_work_are_found(tmp_path: Pa
         perform(connection, (PutProject(samples.project(1)), PutSession(session)))
 
         def found(started: float) -> set[Path]:
-            known = leftovers.deleted(connection)
+            known = leftovers.deleted(connection, started)
             some = leftovers.find(folders, known, started)
             return set(leftovers.without_sessions(connection, some))
 
@@ -50,6 +50,33 @@ def test_files_of_deleted_sessions_and_of_unfinished_work_are_found(tmp_path: Pa
         left = {homes / gone, homes / f".{'b' * 32}.gone", folders.stderr_log(gone)}
         assert found(made + 1) == {*left, half}
         assert found(made) == left  # a running server is making it
+        database.release(connection)
+
+
+def test_what_is_being_made_is_no_leftover_though_it_is_stored_as_deleted(tmp_path: Path) -> None:
+    """A project and a workspace have their files before they are visible; one was killed then."""
+    folders = Folders(tmp_path)
+    folders.prepare()
+    started = 1000.0
+    with contextlib.closing(Database(MEMORY)) as database:
+        connection = database.connect()
+        kept, left = set(), set()
+        for number, at in enumerate((started - 1.0, started, started + 1.0), 2):
+            project = samples.project(number, deleted_at=at)
+            workspace = samples.workspace(number, project_id=samples.project(1).id, deleted_at=at)
+            perform(connection, (PutProject(project), PutWorkspace(workspace)))
+            paths = {
+                folders.projects / project.id,
+                folders.projects / workspace.project_id / "workspaces" / workspace.id,
+            }
+            for path in paths:
+                path.mkdir(parents=True)
+            (left if at < started else kept).update(paths)
+        perform(connection, (PutProject(samples.project(1)),))
+        known = leftovers.deleted(connection, started)
+        found = {each.path for each in leftovers.find(folders, known, started)}
+        assert found == left
+        assert kept
         database.release(connection)
 
 

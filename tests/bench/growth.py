@@ -245,7 +245,7 @@ class Growth:
             memory.hold(str(number), 350, starts=True)
 
     def find_leftovers(self) -> None:
-        known = leftovers.deleted(self.connection)
+        known = leftovers.deleted(self.connection, time.time())
         found = leftovers.find(self.folders, known, 0.0)
         leftovers.without_sessions(self.connection, found)
 

@@ -6,10 +6,11 @@ import asyncio
 import json
 import os
 import random
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.own_time import OwnTime
 
 pytestmark = pytest.mark.anyio
 
@@ -155,9 +156,9 @@ async def test_two_sessions_whose_agents_connect_late_and_in_the_other_order_get
             assert (await first.get())["project_id"] == (await second.get())["project_id"]
             await asyncio.gather(first.end(), second.end())
 
-        began = time.monotonic()
+        own = OwnTime()
         for start in range(0, 50, 5):
             await asyncio.gather(*(once(n) for n in range(start, start + 5)))
-        assert time.monotonic() - began < 150
+        assert own.seconds() < 150
     assert len({event["session_id"] for event in ann.of("caller_tool_request")}) == 50
     assert len({event["session_id"] for event in bob.of("caller_tool_request")}) == 50

@@ -22,7 +22,7 @@ SETTINGS = {
     "callers.max_pending_requests": 5,
     "projects.max_workspaces": 5,
     "sessions.max_log_bytes": 2_000_000,
-    "trees.max_log_bytes": 6_000_000,
+    "trees.max_log_bytes": 5_600_000,
 }
 
 

@@ -34,10 +34,7 @@ KINDS = [
 ]
 
 # What a turn goes through on its way; the core of the suite has these alone.
-CORE = [
-    "SessionActor",
-    "StoreActor",
-]
+CORE = ["StoreActor"]
 
 # Class.Message@pass, told and not asked: an error in the answer to an ask is the asker's.
 MESSAGES = {

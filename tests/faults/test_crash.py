@@ -78,8 +78,8 @@ ENGINE_POINTS = [
 ]
 
 
-# Of the core, one before its agent runs, one in a call, one in the middle of its output.
-CORE_POINTS = ["container.launched@2", "session.caller_request@1", "session.agent_spoke@40"]
+# Of the core, one before its agent runs and one in a call.
+CORE_POINTS = ["container.launched@2", "session.caller_request@1"]
 
 
 @pytest.mark.parametrize("point", core(CORE_POINTS, POINTS + MORE_POINTS * SOAK))

@@ -44,8 +44,8 @@ def entries(server: ServerProcess, project: str = "") -> list[str]:
 @pytest.mark.parametrize(
     "point",
     [
-        "project.deleted@1",
         "folder.emptied@2",
+        pytest.param("project.deleted@1", marks=pytest.mark.whole),
         *(pytest.param(f"folder.emptied@{n}", marks=pytest.mark.whole) for n in (1, 4, 6, 9)),
     ],
 )

@@ -24,6 +24,7 @@ async def test_a_server_process_is_killed_and_comes_back_at_the_same_address(ser
     assert await server.stop() == 0
 
 
+@pytest.mark.whole
 async def test_a_failpoint_is_armed_while_the_server_runs(server):
     await server.start()
     await server.arm("store.before_commit=kill")
@@ -40,6 +41,7 @@ async def test_a_front_that_fails_ends_the_server(server):
     assert "the server could not go on: front ended" in server.log()
 
 
+@pytest.mark.whole
 async def test_without_a_zygote_it_is_a_program_of_its_own(anyio_backend):
     async with ServerProcess() as server:
         await server.start()

@@ -116,6 +116,7 @@ def test_a_second_signal_changes_nothing_of_a_stop(starting):
     assert "Traceback" not in said
 
 
+@pytest.mark.whole
 def test_a_server_whose_terminal_is_closed_goes_on(starting, home):
     """What it logs from then on is refused by the system, and lost."""
     read_to(starting, '"event": "listening"')

@@ -18,6 +18,7 @@ from oubliette.mcp_front import sdk_sessions
 from oubliette.mcp_front.direct_path import handler as direct_path
 from oubliette.mcp_front.direct_path import plain_call
 from tests.interaction.frontkit import World, world
+from tests.selection import core
 
 pytestmark = pytest.mark.anyio
 modes = pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -496,7 +497,7 @@ async def test_a_stream_of_a_session_ends_whole_when_the_server_stops():
             assert (await reader.read()).endswith(b"0\r\n\r\n")
 
 
-@paths
+@pytest.mark.parametrize("direct", core([True], [True, False]))
 @modes
 async def test_a_call_in_flight_is_told_that_the_server_stops(mode, direct):
     async with world(direct=direct) as w, asyncio.timeout(60):

@@ -64,6 +64,7 @@ async def test_another_agent_gets_the_record_and_a_fork_of_a_fork_all_of_it(syst
     assert "> one\n" in said
 
 
+@pytest.mark.whole
 async def test_a_session_whose_agent_is_not_there_any_more_is_forked_with_another_one() -> None:
     config = {**settings(), "snapshots.mode": "on"}
     with short_home() as home:

@@ -302,7 +302,7 @@ def owned(workspace: Path) -> None:
 TRICKS = [hooks_alone, as_gitfile, as_link, with_alternates, nested]
 
 
-@pytest.mark.parametrize("trick", core({hooks_alone, as_gitfile}, TRICKS))
+@pytest.mark.parametrize("trick", core({as_gitfile}, TRICKS))
 async def test_what_an_agent_makes_of_its_git_is_data(
     place, host, canary, secret, tmp_path, trick
 ) -> None:

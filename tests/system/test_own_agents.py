@@ -173,7 +173,10 @@ async def test_tools_of_its_own_and_what_they_cost_are_in_the_log(site):
         assert again["final_text"] == "1 before: ['0 before: []']"
 
 
-@pytest.mark.parametrize(("decision", "said"), [("allow", "Good."), ("deny", "Then not.")])
+@pytest.mark.parametrize(
+    ("decision", "said"),
+    [("allow", "Good."), pytest.param("deny", "Then not.", marks=pytest.mark.whole)],
+)
 async def test_a_function_asks_for_a_permission(site, decision, said):
     async with site.caller("http-auto", decide=lambda _: decision) as caller:
         await caller.listen()
@@ -456,6 +459,7 @@ def documented(name):
 
 
 @pytest.mark.parametrize("sandbox", SANDBOXES)
+@pytest.mark.whole
 async def test_the_documented_loop_on_a_model_library_calls_the_callers_tools(
     home, tmp_path, monkeypatch, sandbox
 ):

@@ -104,6 +104,7 @@ async def test_each_workspace_is_a_clone_of_its_own(site, caller, host) -> None:
         assert outcome["stdout"].splitlines()[-1] == f"oubliette/{workspace}"
 
 
+@pytest.mark.whole
 async def test_many_workspaces_are_made_at_the_same_time(site, caller, host) -> None:
     project = await site.new_project(repository={"url": host.url("shop")})
     agents = await asyncio.gather(

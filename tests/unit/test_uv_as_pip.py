@@ -141,6 +141,7 @@ def wheel(path: Path) -> str:
 
 @pytest.mark.skipif(UV is None or not shutil.which("openssl"), reason="uv and openssl are needed")
 @pytest.mark.parametrize("told_by", ["pip.conf", "variables"])
+@pytest.mark.whole
 def test_a_package_comes_from_an_index_that_pip_alone_is_configured_for(
     index, tmp_path, told_by: str
 ) -> None:

@@ -150,6 +150,7 @@ async def test_a_program_is_started_and_ended(no_leaked_tasks):
         assert await table["add"].run({"a": 2, "b": 3}, Call()) == {"result": 5}
 
 
+@pytest.mark.whole
 async def test_a_program_may_have_an_environment(no_leaked_tasks, monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())  # as in a notebook
     command, *arguments = PROGRAM
@@ -167,6 +168,7 @@ async def test_a_program_that_ends_in_a_call_is_started_again_at_the_next_one(no
         assert await table["add"].run({"a": 1}, Call()) == {"result": 2}
 
 
+@pytest.mark.whole
 async def test_a_program_that_ended_between_two_calls_is_started_again(no_leaked_tasks):
     async with opened(mcp(PROGRAM)) as table:
         assert await table["leave"].run({}, Call()) == {"result": "bye"}

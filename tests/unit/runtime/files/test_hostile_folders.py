@@ -15,6 +15,7 @@ from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.records import Project
 from oubliette.runtime.files import safe_files
 from oubliette.runtime.files.project_dirs import Folders
+from tests.selection import core
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +148,7 @@ def everything(folders: Folders) -> None:
             assert refused.message
 
 
-@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", core({link_to_folder, fifo, huge}, PLANTS))
 def test_nothing_that_is_planted_reaches_outside(
     folders: Folders, outside: Path, plant: Callable[[Path, Path], None]
 ) -> None:

@@ -162,6 +162,7 @@ def _open(folder, barrier, outcome):
         outcome.put(repr(error))
 
 
+@pytest.mark.whole
 def test_processes_that_open_a_new_database_at_once_do_not_disturb_each_other(tmp_path):
     context = multiprocessing.get_context("spawn")
     barrier, outcome = context.Barrier(3), context.Queue()

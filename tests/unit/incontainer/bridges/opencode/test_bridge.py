@@ -25,6 +25,7 @@ from oubliette.incontainer.bridges.opencode.http import (
     ResponseParser,
     UpstreamError,
 )
+from tests.selection import core
 from tests.unit.incontainer.hostclient import ROOT
 
 SECONDS = 30.0  # for whatever is waited for; far more than it takes
@@ -266,7 +267,7 @@ def test_an_argument_that_is_not_known_is_refused() -> None:
     assert b"--program=PATH" in done.stderr
 
 
-@pytest.mark.parametrize("mode", ["", "stubborn"])
+@pytest.mark.parametrize("mode", core([""], ["", "stubborn"]))
 def test_the_server_ends_when_input_does(tmp_path: Path, mode: str) -> None:
     with BridgeProcess(tmp_path, mode) as bridge:
         child = bridge.serving().child()

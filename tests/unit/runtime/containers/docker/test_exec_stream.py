@@ -289,6 +289,7 @@ async def test_a_bridge_that_is_killed_is_a_broken_link_and_not_its_end(
     await close(writer)
 
 
+@pytest.mark.whole
 async def test_what_nobody_reads_is_held_back_at_its_source(link: Link) -> None:
     reader, writer, _, outer = await link.open(limit=1 << 16)
     sent = 0

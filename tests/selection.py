@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 VARIABLE = "OUBLIETTE_SUITE"
 PART = "OUBLIETTE_PART"
 """`2/3`: of the tests the second third, always the same ones."""
+SERVED = "tests/system/"
+"""Where each module has a server, which its tests share."""
 ENGINES = {"apple-standin", "docker", "podman"}
 SHARES = ("core", "beyond", "agents", "docker", "podman")
 """Values of `OUBLIETTE_SUITE`. A test that needs several is of the last of them, and one of the
@@ -105,11 +107,23 @@ def _left_out_of_core(items: list[pytest.Item], demanded: set[str]) -> dict[pyte
 
 
 def part(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The tests of the part that is asked for, by the checksum of their names; all where none is."""
+    """The tests of the part that is asked for; all where none is.
+
+    By the checksum of their names, but for modules whose tests share a server: these are dealt out
+    whole, in their order, or else each part would start all servers.
+    """
     number, _, of = os.environ.get(PART, "1/1").partition("/")
     if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
         raise pytest.UsageError(f"{PART} is a part of all, such as 2/3, not {os.environ[PART]!r}")
-    return [item for item in items if zlib.crc32(item.nodeid.encode()) % int(of) == int(number) - 1]
+    dealt: dict[str, int] = {}
+
+    def turn(name: str) -> int:
+        module = name.partition("::")[0]
+        if module.startswith(SERVED):
+            return dealt.setdefault(module, len(dealt))
+        return zlib.crc32(name.encode())
+
+    return [item for item in items if turn(item.nodeid) % int(of) == int(number) - 1]
 
 
 def kind_of(item: pytest.Item) -> tuple[str, str]:

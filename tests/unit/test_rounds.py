@@ -79,6 +79,19 @@ def test_the_parts_are_disjoint_complete_and_the_same_each_time(monkeypatch: pyt
     assert parts[0][0] == "tests/test_x.py::test_2"
 
 
+def test_tests_that_share_a_server_are_in_one_part(monkeypatch: pytest.MonkeyPatch):
+    names = [
+        f"tests/system/test_{name}.py::test_{number}" for name in "abcd" for number in range(9)
+    ]
+    items = [SimpleNamespace(nodeid=name) for name in names]
+    shared = []
+    for part in ("1/3", "2/3", "3/3"):
+        monkeypatch.setenv(selection.PART, part)
+        chosen = selection.part(items)  # type: ignore[arg-type]
+        shared.append({item.nodeid.partition("::")[0][-4] for item in chosen})
+    assert shared == [{"a", "d"}, {"b"}, {"c"}]
+
+
 @pytest.mark.parametrize("part", ["0/3", "4/3", "x", "1/"])
 def test_a_part_that_is_none_is_refused_with_an_example(monkeypatch, part):
     monkeypatch.setenv(selection.PART, part)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from oubliette.actors.snapshot_news import HOME
 from oubliette.actors.snapshot_requests import (
     AskHistory,
     CopySnapshot,
     RestoreWorkspace,
     StoreLast,
     TakeCheckpoint,
+    TakeSnapshot,
     WorkspaceRestored,
 )
 from oubliette.actors.store.actor import Transact
@@ -22,7 +24,9 @@ from oubliette.runtime.snapshots.snapshot_records import Restored, Snapshot
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
+    from oubliette.actors.snapshot_news import Key
     from oubliette.runtime.snapshots.shadow_repository import ShadowRepository
+    from oubliette.runtime.store.reader import Reader
 
 ToolJob = AskHistory | TakeCheckpoint | RestoreWorkspace | CopySnapshot | StoreLast
 JobResult = HistoryAnswer | Snapshot | WorkspaceRestored | Restored | Losses
@@ -33,6 +37,25 @@ class JobOutcome(NamedTuple):
 
     result: JobResult
     snapshot: Snapshot | None = None
+
+
+async def principal_of(reader: Reader, key: Key, job: TakeSnapshot | ToolJob | None) -> str:
+    """Return the principal for which a job is done: who started the root of the session's tree.
+
+    Where a job is that of no session, it is the owner of the project. What agents start with keys
+    of their own is in their tree, and so it is work for the same principal.
+    """
+    project_id, name = key
+    session_id = job.session_id if isinstance(job, CopySnapshot) else name.removesuffix(HOME)
+    if isinstance(job, TakeSnapshot | TakeCheckpoint | RestoreWorkspace | StoreLast):
+        session_id = job.label.session_id
+    session = await reader.session(session_id)
+    if session is not None:
+        below = session.root_session_id not in {"", session.id}
+        root = await reader.session(session.root_session_id) if below else None
+        return (root or session).principal
+    project = await reader.project(project_id)
+    return "" if project is None else project.owner
 
 
 async def done(context: ActorContext, repository: ShadowRepository, job: ToolJob) -> JobOutcome:

@@ -21,7 +21,7 @@ from oubliette.actors.snapshot_copies import (
     second_place,
     served_snapshots,
 )
-from oubliette.actors.snapshot_jobs import JobOutcome, JobResult, ToolJob, done
+from oubliette.actors.snapshot_jobs import JobOutcome, JobResult, ToolJob, done, principal_of
 from oubliette.actors.snapshot_news import NOTHING, Key, SnapshotNews, home_key
 from oubliette.actors.snapshot_requests import (
     AskHistory,
@@ -41,6 +41,7 @@ from oubliette.actors.snapshot_requests import (
 )
 from oubliette.errors import NotFound, OublietteError, RuntimeFailure
 from oubliette.kit import Actor, Deferred, LocalMessage, handles
+from oubliette.runtime.long_work import works_for
 from oubliette.runtime.snapshots.copy_records import CopyName
 from oubliette.runtime.snapshots.exports import KEPT_SECONDS
 from oubliette.runtime.snapshots.git_program import GitProgram
@@ -57,8 +58,10 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 6
 """Workspaces that are read or written at a time; others wait."""
+OF_PRINCIPAL: Final = 4
+"""Those for one principal, whose agents determine how long that takes, in however many projects."""
 OF_PROJECT: Final = 2
-"""Those of one project, whose agents determine how long that takes."""
+"""Those of one project."""
 KEPT: Final = 1000
 """Workspaces whose last snapshot is remembered, so that one without a change costs nothing."""
 LIST_SECONDS: Final = 45.0
@@ -123,7 +126,7 @@ class SnapshotsActor(Actor):
         super().__init__()
         self._context = context
         self._git = GitProgram(git)
-        self._jobs = WorkspaceJobs(AT_ONCE, OF_PROJECT)
+        self._jobs = WorkspaceJobs(AT_ONCE, OF_PRINCIPAL, OF_PROJECT)
         self._repositories: dict[Key, ShadowRepository] = {}
         self._waiting: dict[Key, deque[tuple[Job, Deferred]]] = {}
         """Requests that have not begun, of the workspaces of which a job is under way."""
@@ -201,12 +204,15 @@ class SnapshotsActor(Actor):
         )
 
     async def _worked(self, key: Key, job: ToolJob) -> JobOutcome:
+        works_for.set(await principal_of(self._context.reader, key, job))
         with contextlib.suppress(NotFound):  # a workspace that was deleted has its snapshots still
             brought = await self._taken(key, None)
             self._news.keep(key, brought)
         return await done(self._context, self._repository(key), job)
 
     async def _taken(self, key: Key, job: TakeSnapshot | None) -> Snapshot:
+        if not works_for.get():
+            works_for.set(await principal_of(self._context.reader, key, job))
         repository = self._repository(key)
         if self._second is None or key in self._sent:
             return await _take(repository, job)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
 T = TypeVar("T")
+
+works_for: Final = ContextVar("works_for", default="")
+"""The principal for which the current task works; empty: the server itself."""
 
 
 class FairSlots:

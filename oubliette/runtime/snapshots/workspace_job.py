@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from oubliette.errors import DeadlineExceeded, LimitExceeded, RuntimeFailure
-from oubliette.runtime.long_work import FairSlots
+from oubliette.runtime.long_work import FairSlots, works_for
 
 if TYPE_CHECKING:
     from oubliette.runtime.snapshots.git_program import GitProgram
@@ -60,11 +60,13 @@ class WorkspaceJobs:
 
     Args:
         at_once: Jobs that run at a time; others wait.
-        of_project: Those of one project.
+        of_principal: Those for one principal, for which the current task works.
+        of_project: Those of one project, whoever it works for.
     """
 
-    def __init__(self, at_once: int = 1, of_project: int = 1) -> None:
-        self._slots = FairSlots(at_once, of_project)
+    def __init__(self, at_once: int = 1, of_principal: int = 1, of_project: int = 1) -> None:
+        self._slots = FairSlots(at_once, of_principal)
+        self._of_project = FairSlots(sys.maxsize, of_project)
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
@@ -100,7 +102,10 @@ class WorkspaceJobs:
             "seconds": limits.seconds,
             "max_entries": limits.max_entries,
         }
-        async with self._slots.of(repository.parent.name):
+        async with (
+            self._of_project.of(repository.parent.name),
+            self._slots.of(works_for.get()),
+        ):
             try:
                 async with asyncio.timeout(limits.seconds + GRACE_SECONDS):
                     lines = await self._run(msgspec.json.encode(whole) + b"\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import shutil
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,12 +22,13 @@ from oubliette.errors import LimitExceeded, NotFound
 from oubliette.runtime.snapshots.git_program import GitProgram
 from oubliette.runtime.snapshots.history_records import DiffAnswer, DiffQuestion
 from oubliette.runtime.snapshots.snapshot_records import SnapshotLabel
+from oubliette.runtime.snapshots.workspace_job import WorkspaceJobs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from oubliette.kit import Ref
-    from oubliette.records import Project
+    from oubliette.records import Project, Session
     from tests.unit.actors.fakes import World
 
 pytestmark = [
@@ -74,6 +76,49 @@ async def test_a_project_is_closed_when_nothing_of_it_is_under_way(world: World)
         await waiting
     await asyncio.to_thread(world.folders.remove_project, project.id)
     assert not (world.folders.snapshots / project.id).exists()
+
+
+async def test_projects_of_one_principal_leave_room_for_those_of_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    end = asyncio.Event()
+
+    async def run(_: WorkspaceJobs, job: bytes) -> list[bytes]:
+        begun.append(json.loads(job)["repository"].split("/")[-2])
+        await end.wait()
+        return [b'{"status": "failed"}', b'{"code": 0, "errors": ""}']
+
+    monkeypatch.setattr(WorkspaceJobs, "_run", run)
+    snapshots, asked = owner(world), []
+
+    async def want(project: Project, session: Session | None) -> None:
+        workspace = await world.workspace(project)
+        (world.folders.workspace(project.id, workspace.id) / "file").touch()
+        label = SnapshotLabel(session_id=session.id if session else "none", turn=1, when=1.0)
+        message = TakeSnapshot(project_id=project.id, workspace_id=workspace.id, label=label)
+        asked.append(asyncio.ensure_future(snapshots.ask(message, timeout=100)))
+
+    # Who made the projects does not matter, where sessions are of somebody: one admin may make all
+    projects = [await world.project(owner="admin", name=f"p{n}") for n in range(5)]
+    mallorys, hers, unused = projects[:3], projects[3], projects[4]
+    own = await world.session(mallorys[0], principal="mallory")
+    for project in mallorys:
+        # Its agents have keys, and start sessions of principals that are new each time
+        more = await world.session(
+            project, principal=f"session:{project.id}", root_session_id=own.id
+        )
+        for session in (own, more):
+            await want(project, session)
+    await world.until(lambda: len(begun) == 4)
+    await want(hers, await world.session(hers, principal="alice"))
+    await want(unused, None)
+    await world.until(lambda: len(begun) == 6)
+    assert begun[4:] == [hers.id, unused.id]
+    assert max(begun.count(project.id) for project in mallorys) <= 2
+    end.set()
+    await asyncio.gather(*asked, return_exceptions=True)
+    assert len(begun) == 8
 
 
 async def test_a_workspace_that_cannot_be_stored_is_refused_with_the_reason(world: World) -> None:

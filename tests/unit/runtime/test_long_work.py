@@ -63,7 +63,8 @@ async def test_no_owner_takes_all_places_and_its_own_come_free_in_turn() -> None
 
 
 async def test_workspaces_of_one_project_leave_room_for_those_of_others() -> None:
-    jobs, work = WorkspaceJobs(snapshots.AT_ONCE, snapshots.OF_PROJECT), Work()
+    most = snapshots.AT_ONCE, snapshots.OF_PRINCIPAL, snapshots.OF_PROJECT
+    jobs, work = WorkspaceJobs(*most), Work()
 
     async def run(job: bytes) -> list[bytes]:
         await work.take("mallory" if b"/mallory/" in job else "alice")

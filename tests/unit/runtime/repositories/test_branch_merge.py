@@ -117,7 +117,7 @@ class Site:
 
 @pytest.fixture
 async def jobs() -> AsyncIterator[WorkspaceJobs]:
-    found = WorkspaceJobs(2, 2)
+    found = WorkspaceJobs(2, 2, 2)
     yield found
     await found.aclose()
 

@@ -15,6 +15,7 @@ from oubliette.cli.terminal.turn_options import FROM_TURN, IGNORED, TO_TURN, TUR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import IO
 
 SECONDS: Final = 300.0
 """Time for one page, before which the server may have to store a large workspace."""
@@ -59,29 +60,30 @@ def diff(  # noqa: PLR0917 - one parameter per option
                 first["patch"] += page["patch"]
         print_json({**first, "next_cursor": None})
         return
-    show(home, arguments)
+    show(home, arguments, sys.stdout)
 
 
-def show(home: str | None, arguments: dict[str, Any]) -> bool:
-    """Print a diff for a person; return whether anything has changed.
+def show(home: str | None, arguments: dict[str, Any], to: IO[str]) -> bool:
+    """Print a diff; return whether anything has changed.
 
     Args:
         home: As given on the command line.
         arguments: Of `session_diff`, with the format.
+        to: Where it is printed: for a person on a terminal, as it is elsewhere.
     """
     stat, changed = arguments["format"] == "stat", False
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    colour = to.isatty() and not os.environ.get("NO_COLOR")
     for page in _pages(home, arguments):
         for path, why in page["left_out"].items():
             note(f"not shown: {path}: {why}")
         if stat:
             for change in page["changes"]:
-                sys.stdout.write(_stat_line(change, colour=colour) + "\n")
-        elif sys.stdout.isatty():
+                to.write(_stat_line(change, colour=colour) + "\n")
+        elif to.isatty():
             for line in page["patch"].split("\n")[: -1 if page["patch"].endswith("\n") else None]:
-                sys.stdout.write(_patch_line(line, colour=colour) + "\n")
+                to.write(_patch_line(line, colour=colour) + "\n")
         else:  # for a program, as it is
-            sys.stdout.write(page["patch"])
+            to.write(page["patch"])
         if page["ignored_count"]:
             note(f"not shown: {page['ignored_count']} that .gitignore names (--ignored shows them)")
         changed = bool(page["files"])

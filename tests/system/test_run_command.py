@@ -174,8 +174,8 @@ def test_a_task_in_a_checkout_ends_with_the_diff_and_touches_nothing(desk: Desk)
     first = desk.run("run", FIX)
     assert first.returncode == 0, first.stderr
     assert "No server runs" in first.stderr
-    assert "Fixed the subtraction." in first.stdout
-    assert "-    return a - b\n+    return a + b\n" in first.stdout
+    assert first.stdout == "Fixed the subtraction.\n"  # what a pipe gets
+    assert "-    return a - b\n+    return a + b\n" in first.stderr
     assert (desk.checkout / "calc.py").read_text() == WRONG
     assert index.read_bytes() == written
     assert desk.git("status", "--porcelain") == ""
@@ -193,7 +193,7 @@ def test_a_task_in_a_checkout_ends_with_the_diff_and_touches_nothing(desk: Desk)
     assert second.returncode == 0, second.stderr
     assert "No server runs" not in second.stderr
     assert "1 file has uncommitted changes" in second.stderr
-    assert "return b + a" in second.stdout
+    assert "return b + a" in second.stderr
     assert "new.py" not in second.stdout
     assert "nothing has changed" in second.stderr
     assert "take it" not in second.stderr
@@ -231,23 +231,42 @@ def test_the_agent_asks_the_person_at_the_terminal(desk: Desk) -> None:
 
 
 @pytest.mark.whole
-def test_ctrl_c_interrupts_the_turn(desk: Desk) -> None:
+def test_ctrl_c_leaves_the_session_running(desk: Desk) -> None:
     with desk.terminal("run", "say I begin\nsleep 300") as terminal:
         terminal.until("I begin")
         terminal.interrupt()
-        terminal.until("Interrupting the turn")
-        assert terminal.ended() == 1
-    assert "The turn was interrupted." in terminal.seen
+        terminal.until("Detached; it runs on.")
+        assert terminal.ended() == 130
     (session,) = desk.sessions
-    assert session["status"] == "idle"
+    assert session["status"] == "running"
+    assert f"oubliette session logs -f {session['session_id']}" in terminal.seen
+    assert f"oubliette session interrupt {session['session_id']}" in terminal.seen
 
 
 @pytest.mark.whole
-def test_a_second_ctrl_c_leaves_the_session_running(desk: Desk) -> None:
-    # A command that takes its time to end keeps the first one from being done at once.
+def test_a_second_ctrl_c_interrupts_the_turn(desk: Desk) -> None:
+    with desk.terminal("run", f"{FIX}\nsleep 300") as terminal:
+        terminal.until("Fixed the subtraction.")
+        terminal.interrupt()
+        terminal.until("Detached; it runs on.")
+        terminal.interrupt()
+        terminal.until("Interrupting the turn")
+        assert terminal.ended() == 130
+    assert "The turn was interrupted." in terminal.seen
+    assert "+    return a + b" in terminal.seen
+    (session,) = desk.sessions
+    assert session["status"] == "idle"
+    assert f"take it   oubliette apply {session['session_id']}" in terminal.seen
+
+
+@pytest.mark.whole
+def test_a_third_ctrl_c_ends_the_command_before_the_turn_is_interrupted(desk: Desk) -> None:
+    # A command that takes its time to end keeps the turn from being interrupted at once.
     stubborn = "say I begin\nexec trap '' TERM INT; sleep 300"
     with desk.terminal("run", stubborn) as terminal:
         terminal.until("I begin")
+        terminal.interrupt()
+        terminal.until("Detached; it runs on.")
         terminal.interrupt()
         terminal.until("Interrupting the turn")
         terminal.interrupt()

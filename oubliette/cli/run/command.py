@@ -57,7 +57,7 @@ def run(  # noqa: PLR0917 - one parameter per option
     """Have an agent do a task on a copy of your checkout, and show what it has changed.
 
     Your files are only read. The agent works in a container on a branch of its own. Ctrl-C
-    interrupts it, a second Ctrl-C leaves it running.
+    leaves it running, a second one at once interrupts it. A pipe gets its last message alone.
     """
     from oubliette.cli.run import chosen_project, own_server
     from oubliette.config.loader import find_home
@@ -106,7 +106,7 @@ def _with_key(place: Path, url: str, project_id: str, task: str, given: dict[str
 
 
 def _exit_code(outcome: Outcome) -> int:
-    if outcome.left:
+    if outcome.left or outcome.interrupted:
         return 130
     return 0 if outcome.status == "completed" else 1
 
@@ -126,6 +126,7 @@ def _leave(home: str | None, place: Path, outcome: Outcome, *, in_checkout: bool
         note(f"{session_id} goes on. Come back to it:")
         note(f"  oubliette session logs -f {session_id}{where}")
         note(f"  oubliette diff {session_id}{where}")
+        note(f"  oubliette session interrupt {session_id}{where}")
         return
     changed = True
     try:
@@ -134,6 +135,8 @@ def _leave(home: str | None, place: Path, outcome: Outcome, *, in_checkout: bool
         note(f"No diff: {error.message}" + (f" ({error.hint})" if error.hint else ""))
     if outcome.status != "completed":
         note(_ENDINGS.get(outcome.status, f"The turn is {outcome.status}."))
+    elif not sys.stdout.isatty() and outcome.final_text:
+        sys.stdout.write(outcome.final_text.rstrip("\n") + "\n")
     note("")
     if changed and in_checkout:
         note(f"  take it   oubliette apply {session_id}{where}")
@@ -146,5 +149,6 @@ def _leave(home: str | None, place: Path, outcome: Outcome, *, in_checkout: bool
 def _show_diff(home: str | None, session_id: str) -> bool:
     """Print the diff; return whether anything has changed."""
     from oubliette.cli import diff
+    from oubliette.cli.run.conversation import to_person
 
-    return diff.show(home, {"session_id": session_id, "format": "patch"})
+    return diff.show(home, {"session_id": session_id, "format": "patch"}, to_person())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ import oubliette
 from oubliette.cli.terminal.output import clean, is_json, note, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from typing import IO
 
     from oubliette import Event, Session
 
@@ -24,6 +23,8 @@ SCRIPTED: Final = "scripted"
 """Agent that works without a model, and understands no task."""
 SHOWN: Final = 160
 """Characters of a call or a result on one line."""
+AGAIN_SECONDS: Final = 2.0
+"""Time after a Ctrl-C within which another one interrupts the turn."""
 _DIM: Final = "\x1b[2m"
 _BOLD: Final = "\x1b[1m"
 _PLAIN: Final = "\x1b[0m"
@@ -36,8 +37,12 @@ class Outcome:
         self.session_id = session.id
         self.workspace_id = session.workspace_id
         self.status = "running"
+        self.final_text: str | None = None
+        """The agent's last message; of a failed turn, the reason."""
         self.left = False
         """Whether the user left it running."""
+        self.interrupted = False
+        """Whether the user had its turn interrupted."""
 
     @property
     def fields(self) -> dict[str, str]:
@@ -52,7 +57,7 @@ class Outcome:
 async def converse(url: str, key: str, project_id: str, prompt: str, **options: Any) -> Outcome:
     """Run a session in a workspace of its own, and print its events until its turn ends.
 
-    Ctrl-C interrupts the turn, a second one leaves the session as it is.
+    Ctrl-C leaves the session running, another one soon after it interrupts the turn.
 
     Args:
         url: Of the server.
@@ -78,51 +83,93 @@ async def converse(url: str, key: str, project_id: str, prompt: str, **options: 
                 " takes another; oubliette doctor shows which there are, and what they need."
             )
         outcome = Outcome(session)
-        printing = asyncio.create_task(_print_events(session, outcome), name="events of the run")
-        with _interrupts(session, outcome, printing):
+        going = asyncio.Event()
+        going.set()
+        printing = asyncio.create_task(
+            _print_events(session, outcome, going), name="events of the run"
+        )
+        with _CtrlC(session, outcome, printing, going):
             await asyncio.wait([printing])
         if not printing.cancelled():
             printing.result()
         return outcome
 
 
-async def _print_events(session: Session, outcome: Outcome) -> None:
+def to_person() -> IO[str]:
+    """Return where a person reads: stderr if stdout, which a program has, is for the answer."""
+    return sys.stdout if sys.stdout.isatty() else sys.stderr
+
+
+async def _print_events(session: Session, outcome: Outcome, going: asyncio.Event) -> None:
     async for event in session.events():
+        await going.wait()
         if isinstance(event, oubliette.Completion):
-            outcome.status = event.status
+            outcome.status, outcome.final_text = event.status, event.final_text
         if is_json():
             print_json(msgspec.to_builtins(event))
             continue
-        text = described(event, colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+        screen = to_person()
+        text = described(event, colour=screen.isatty() and not os.environ.get("NO_COLOR"))
         if text:
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
+            screen.write(text + "\n")
+            screen.flush()
 
 
-@contextlib.contextmanager
-def _interrupts(
-    session: Session, outcome: Outcome, printing: asyncio.Task[None]
-) -> Generator[None]:
-    """Let Ctrl-C interrupt the turn, and a second one end the printing."""
-    loop = asyncio.get_running_loop()
-    begun: list[asyncio.Task[None]] = []
+class _CtrlC:
+    """Lets Ctrl-C end the printing, and another one soon after it interrupt the turn instead.
 
-    def interrupted() -> None:
-        if not begun:
-            note("Interrupting the turn. Ctrl-C again leaves the session running.")
-            begun.append(asyncio.create_task(session.interrupt(), name="interrupt of the run"))
-            begun[0].add_done_callback(_told)
+    Args:
+        session: The session.
+        outcome: Gets what the user has chosen.
+        printing: Prints the events.
+        going: Whether it may print.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        outcome: Outcome,
+        printing: asyncio.Task[None],
+        going: asyncio.Event,
+    ) -> None:
+        self._session = session
+        self._outcome = outcome
+        self._printing = printing
+        self._going = going
+        self._loop = asyncio.get_running_loop()
+        self._leaving: asyncio.TimerHandle | None = None
+        self._interrupt: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> None:
+        self._loop.add_signal_handler(signal.SIGINT, self._pressed)
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.remove_signal_handler(signal.SIGINT)
+        if self._leaving is not None:
+            self._leaving.cancel()
+        if self._interrupt is not None:
+            self._interrupt.cancel()
+
+    def _pressed(self) -> None:
+        if self._leaving is None:
+            note(f"Detached; it runs on. Ctrl-C within {AGAIN_SECONDS:g} s interrupts the turn.")
+            self._going.clear()
+            self._leaving = self._loop.call_later(AGAIN_SECONDS, self._leave)
+        elif self._interrupt is None:
+            note("Interrupting the turn. Ctrl-C again leaves the session as it is.")
+            self._leaving.cancel()
+            self._outcome.interrupted = True
+            self._going.set()
+            self._interrupt = asyncio.create_task(
+                self._session.interrupt(), name="interrupt of the run"
+            )
+            self._interrupt.add_done_callback(_told)
         else:
-            outcome.left = True
-            printing.cancel()
+            self._leave()
 
-    loop.add_signal_handler(signal.SIGINT, interrupted)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        for task in begun:
-            task.cancel()
+    def _leave(self) -> None:
+        self._outcome.left = True
+        self._printing.cancel()
 
 
 def _told(task: asyncio.Task[None]) -> None:

@@ -28,6 +28,10 @@ _OWN: Final = (b".rlm-context", b".factory")
 _REFUSED: Final = frozenset({b".git", b"git~1"})
 _AS_LINK: Final = frozenset({b".gitmodules", b".gitattributes", b".gitignore", b".mailmap"})
 """Names that git refuses if the entry is a symbolic link."""
+_SHORT: Final = re.compile(
+    rb"(?i:gitmod~[1-4]|(?=.{8}[ .]*\Z)(?:g(?:i(?:7(?:e(?:ba?)?)?)?)?)?~[1-9]\d*)[ .]*\Z"
+)
+"""Short names of Windows that stand for `.gitmodules`, as git takes them."""
 _MARK: Final = b"%"
 _SEPARATORS: Final = re.compile(rb"[\\:]")
 _IGNORED_BY_HFS: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
@@ -38,6 +42,8 @@ def refused(name: bytes, names: frozenset[bytes] = _REFUSED) -> bool:
     for piece in _SEPARATORS.split(name):
         text = _IGNORED_BY_HFS.sub("", piece.decode("utf-8", "ignore"))
         if text.rstrip(" .").lower().encode() in names or piece.lower() in names:
+            return True
+        if names is _AS_LINK and _SHORT.match(piece):
             return True
     return False
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     Kind = Literal["file", "link", "folder", "large"]
 
-VERSION: Final = 2
+VERSION: Final = 3
+"""Of the table, and of the rules by which `names` places entries."""
 FOLDER_MODE: Final = 0o755
 FILE_MODE: Final = 0o644
 PROGRAM_MODE: Final = 0o755

@@ -146,6 +146,34 @@ async def test_names_of_any_bytes_are_kept(shadow: Shadow) -> None:
     await shadow.run("fsck", "--full", "--strict")
 
 
+async def test_links_that_git_takes_for_its_own_files_keep_nobody_from_fetching(
+    shadow: Shadow, tmp_path: Path
+) -> None:
+    """git refuses all of a fetch for one link that is `.gitmodules` on some file system."""
+    names = [
+        ".gitmodules", ".GitModules", ".gitmodules ", ".gitmodules...", ".git\u200cmodules",
+        ".gitmodules:x", "a\\.gitmodules", "gitmod~1", "GITMOD~4", "gitmod~2. ", "gitmod~3:x",
+        "gi7eba~1", "GI7EBA~9", "gi7eb~12", "gi~12345", "~1234567", "b\\gi7eba~1",
+    ]  # fmt: skip
+    plain = ["gitmod~5", "gitmod~12", "gi7eba~", "gi7eba~0", "gi7eb~1", "~123456", "gitmod~"]
+    for name in (*names, *plain):
+        (shadow.workspace / name).symlink_to("target")
+    before = shadow.tree()
+    await shadow.turn(1)
+    run = ["git", "-c", "transfer.fsckObjects=true", "-c", "safe.directory=*"]
+    subprocess.run([*run, "init", "-q", tmp_path / "clone"], check=True)
+    subprocess.run(
+        [*run, "fetch", "-q", shadow.folder, "refs/oubliette/*:refs/oubliette/*"],
+        cwd=tmp_path / "clone", check=True,
+    )  # fmt: skip
+    listed = await shadow.run("ls-tree", "-r", "-z", "--name-only", "refs/oubliette/ses_1/1")
+    assert sorted(listed.split("\0")[:-1]) == sorted(plain)
+    for each in shadow.workspace.iterdir():
+        each.unlink()
+    await shadow.restore(1)
+    assert shadow.tree() == before
+
+
 async def test_links_are_neither_read_through_nor_written_through(
     shadow: Shadow, tmp_path: Path
 ) -> None:

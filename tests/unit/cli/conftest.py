@@ -26,17 +26,24 @@ def home() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.fixture(autouse=True)
+def log_of_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command configures the log for the rest of its process, which here is other tests'."""
+    monkeypatch.setattr(logging_config, "configure", lambda *_, **__: None)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    yield
+    structlog.reset_defaults()
+
+
 @pytest.fixture
 def run(
     home: Path,
     request: pytest.FixtureRequest,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Run]:
+) -> Run:
     """Runs a command on `home`."""
     first = tuple(getattr(request.module, "FIRST_WORDS", ()))
-    monkeypatch.setattr(logging_config, "configure", lambda *_, **__: None)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     monkeypatch.setenv("OUBLIETTE_HOME", str(home))
     for name in ("OUBLIETTE_URL", "OUBLIETTE_KEY", "OUBLIETTE_KEY_FILE"):
         monkeypatch.delenv(name, raising=False)
@@ -51,5 +58,4 @@ def run(
         code = ended.value.code
         return Done(code if isinstance(code, int) else 0, said.out, said.err)
 
-    yield call
-    structlog.reset_defaults()
+    return call

@@ -9,7 +9,7 @@ from oubliette.actors.exploration.branch import BranchActor, counting_node
 from oubliette.actors.exploration.messages import CloseTrees, OpenExploration, OpenTrees
 from oubliette.actors.store.outages import once_back
 from oubliette.errors import OublietteError, ProjectMoves
-from oubliette.kit import ChildSpec, DynamicSupervisor, handles
+from oubliette.kit import ChildSpec, Deferred, DynamicSupervisor, LocalMessage, handles
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
@@ -28,6 +28,39 @@ async def of_tree(context: ActorContext, session: Session) -> OpenExploration:
     )
 
 
+class _Found(LocalMessage):
+    """A tree that is to be opened, and who counts it."""
+
+    message: OpenExploration
+    node: str | None = None
+    """Node that counts it; None: this one."""
+    error: OublietteError | None = None
+    """Why that is unknown."""
+    moves: int
+    """Value of `ExplorationsActor._moves` before it was looked up."""
+
+
+class _HomeFound(LocalMessage):
+    """To itself: it is known who counts a tree."""
+
+    found: _Found
+    answer: Deferred
+
+
+class _HomeUnknown(LocalMessage):
+    """To itself: the search has failed."""
+
+    error: BaseException
+    answer: Deferred
+
+
+class _LiveFound(LocalMessage):
+    """To itself: the trees of the sessions that live here."""
+
+    found: list[_Found]
+    answer: Deferred
+
+
 class ExplorationsActor(DynamicSupervisor):
     """Supervisor that starts the actors of trees: on demand, or at once if a session is live.
 
@@ -42,62 +75,120 @@ class ExplorationsActor(DynamicSupervisor):
         """Tree that is counted here → the project in which it began; the others are branches."""
         self._leaving: set[str] = set()
         """Projects that are about to get another home."""
+        self._moves = 0
+        """Number of projects that have begun to get another home."""
 
     async def on_start(self) -> None:  # type: ignore[override]
         """Open the live trees."""
         super().on_start()
-        await self._open_live()
+        for found in await self._live():
+            await self._open_found(found)
 
-    async def _open_live(self) -> None:
+    async def _live(self) -> list[_Found]:
+        """Return the trees with sessions that live here, and who counts them."""
         here = await once_back(self._context.projects_here)
+        living: dict[str, Session] = {}
         for session in await once_back(self._context.reader.live_sessions):
-            known = self.has_child(session.exploration_id)
-            if not known and (here is None or session.project_id in here):
-                await self._open(await once_back(lambda each=session: of_tree(self._context, each)))
+            if here is None or session.project_id in here:
+                living.setdefault(session.exploration_id, session)
+        return [
+            await self._find(await once_back(lambda each=session: of_tree(self._context, each)))
+            for session in living.values()
+            if not self.has_child(session.exploration_id)
+        ]
+
+    async def _find(self, message: OpenExploration) -> _Found:
+        """Find out which node counts a tree; the database may take its time to tell."""
+        moves, node, error = self._moves, None, None
+        try:
+            node = await counting_node(self._context, message.project_id)
+        except OublietteError as failed:
+            error = failed
+        return _Found(message=message, node=node, error=error, moves=moves)
 
     @handles(OpenExploration)
-    async def _open(self, message: OpenExploration) -> str:
+    async def _open(self, message: OpenExploration) -> str | None:
+        if (known := self._known(message)) is not None:
+            return known
+        if self._context.homes is None:
+            return await self._open_found(_Found(message=message, moves=self._moves))
+        self._find_for(message, self.defer())
+        return None
+
+    def _known(self, message: OpenExploration) -> str | None:
         name = message.exploration_id
-        if self.has_child(name) and (not message.at_home or name in self._counted):
-            return f"{self.name}/{name}"
-        args: tuple[Any, ...] = (self._context, name, message.limits)
-        if await self._is_home(message):
+        known = self.has_child(name) and (not message.at_home or name in self._counted)
+        return f"{self.name}/{name}" if known else None
+
+    def _find_for(self, message: OpenExploration, answer: Deferred) -> None:
+        self.pipe_to_self(
+            self._find(message),
+            lambda found: _HomeFound(found=found, answer=answer),
+            lambda error: _HomeUnknown(error=error, answer=answer),
+        )
+
+    @handles(_HomeFound)
+    async def _home_found(self, message: _HomeFound) -> None:
+        if message.found.moves != self._moves:  # it may have been read before a project moved
+            self._find_for(message.found.message, message.answer)
+            return
+        try:
+            name = self._known(message.found.message) or await self._open_found(message.found)
+        except ProjectMoves as error:
+            message.answer.set_error(error)
+        else:
+            message.answer.set(name)
+
+    @handles(_HomeUnknown)
+    def _home_unknown(self, message: _HomeUnknown) -> None:
+        message.answer.set_error(message.error)
+
+    async def _open_found(self, found: _Found) -> str:
+        """Start the actor of a tree, or of its branch.
+
+        Raises:
+            ProjectMoves: it is not counted here, or that is unknown, and a branch will not do.
+        """
+        opened, error = found.message, found.error
+        name = opened.exploration_id
+        if error is None and found.node is None and opened.project_id not in self._leaving:
             await self.end_child(name)  # a branch of it, if there is one
-            self._counted[name] = message.project_id
-            return self._ensure(name, ExplorationActor, args)
-        return self._ensure(name, BranchActor, (self._context, message))
+            self._counted[name] = opened.project_id
+            return self._ensure(name, ExplorationActor, (self._context, name, opened.limits))
+        if opened.at_home:
+            reason = f"project {opened.project_id} has its home on another node"
+            raise ProjectMoves(error.message if error else reason, hint="try again in a moment")
+        # What is unknown, the branch finds later.
+        return self._ensure(name, BranchActor, (self._context, opened))
 
     def _ensure(self, name: str, cls: type[Any], args: tuple[Any, ...]) -> str:
         return self.ensure_child(ChildSpec(name=name, cls=cls, args=args, restart="transient"))
 
-    async def _is_home(self, message: OpenExploration) -> bool:
-        """Return whether a tree is counted on this node.
-
-        Raises:
-            ProjectMoves: it is not, or that is unknown, and a branch will not do.
-        """
-        project_id = message.project_id
-        reason = f"project {project_id} has its home on another node"
-        try:
-            leaves = project_id in self._leaving
-            if not leaves and await counting_node(self._context, project_id) is None:
-                return True
-        except OublietteError as error:  # a branch finds it later
-            reason = error.message
-        if message.at_home:
-            raise ProjectMoves(reason, hint="try again in a moment")
-        return False
-
     @handles(CloseTrees)
     async def _close(self, message: CloseTrees) -> None:
         self._leaving.add(message.project_id)
+        self._moves += 1
         for name in [tree for tree, of in self._counted.items() if of == message.project_id]:
             await self.end_child(name)
 
     @handles(OpenTrees)
-    async def _open_again(self, message: OpenTrees) -> None:
+    def _open_again(self, message: OpenTrees) -> None:
         self._leaving.discard(message.project_id or "")
-        await self._open_live()
+        answer = self.defer()
+        self.pipe_to_self(
+            self._live(),
+            lambda found: _LiveFound(found=found, answer=answer),
+            lambda error: _HomeUnknown(error=error, answer=answer),
+        )
+
+    @handles(_LiveFound)
+    async def _live_found(self, message: _LiveFound) -> None:
+        for found in message.found:
+            if found.moves != self._moves:
+                self._find_for(found.message, message.answer)
+            elif self._known(found.message) is None:
+                await self._open_found(found)
+        message.answer.set(None)
 
     def on_forgotten(self, name: str) -> None:
         """Forget a tree that has ended."""

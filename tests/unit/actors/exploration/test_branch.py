@@ -29,7 +29,7 @@ from oubliette.actors.session.messages import (
     SessionFinished,
 )
 from oubliette.actors.session_registry import SessionRegistry, SessionTable
-from oubliette.errors import LimitExceeded, Unavailable
+from oubliette.errors import LimitExceeded, ProjectMoves, Unavailable
 from oubliette.kit import System
 from oubliette.kit.remote import connect
 from oubliette.kit.retry import ask_with_retry
@@ -55,6 +55,8 @@ class Homes:
 
     def __init__(self, name: str, placed: dict[str, str]) -> None:
         self.name, self.placed = name, placed
+        self.silent: set[str] = set()
+        """Projects of which the database does not tell the home."""
         self.system: System
 
     def ref(self, node: str, name: str) -> Ref:
@@ -62,6 +64,8 @@ class Homes:
 
     async def home(self, project_id: str, *, needed: bool) -> str | None:
         assert needed
+        if project_id in self.silent:
+            await asyncio.Event().wait()
         node = self.placed[project_id]
         return None if node == self.name else node
 
@@ -332,3 +336,49 @@ async def test_no_node_counts_a_tree_while_its_project_is_on_its_way(scene: Scen
         await scene.begin(scene.b, "gogol_b")
     scene.a.trees.tell(OpenTrees(project_id=scene.first.id))
     await scene.begin(scene.b, "gogol_b")
+
+
+async def test_a_database_that_is_slow_for_one_tree_keeps_no_other_waiting(scene: Scene) -> None:
+    await scene.world.settle()  # it has started
+    scene.a.homes.silent.add(scene.first.id)
+    slow = asyncio.ensure_future(
+        scene.a.trees.ask(
+            OpenExploration(exploration_id="expl_y", limits=LIMITS, project_id=scene.first.id)
+        )
+    )
+    scene.placed[scene.second.id] = "a"
+    other = asyncio.ensure_future(
+        scene.a.trees.ask(
+            OpenExploration(exploration_id="expl_z", limits=LIMITS, project_id=scene.second.id)
+        )
+    )
+    await scene.world.until(other.done)
+    assert await other == "explorations/expl_z"
+    assert not slow.done()
+    slow.cancel()
+
+
+async def test_a_home_that_was_looked_up_before_a_move_is_looked_up_again(scene: Scene) -> None:
+    """Steps: a node reads the home of the project, which leaves, before the answer has come."""
+    await scene.world.settle()  # it has started
+    homes, answered = scene.a.homes, asyncio.Event()
+    look_up = homes.home
+
+    async def late(project_id: str, *, needed: bool) -> str | None:
+        node = await look_up(project_id, needed=needed)
+        await answered.wait()
+        return node
+
+    homes.home = late  # type: ignore[method-assign]
+    opened = OpenExploration(
+        exploration_id="expl_y", limits=LIMITS, project_id=scene.first.id, at_home=True
+    )
+    asked = asyncio.ensure_future(scene.a.trees.ask(opened))
+    await scene.world.settle()
+    await scene.a.trees.ask(CloseTrees(project_id=scene.first.id))
+    scene.placed[scene.first.id] = "b"
+    scene.a.trees.tell(OpenTrees(project_id=scene.first.id))
+    answered.set()
+    await scene.world.until(asked.done)
+    with pytest.raises(ProjectMoves):
+        await asked

@@ -14,8 +14,11 @@ import itertools
 import re
 import sys
 import textwrap
+import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 import oubliette
 from oubliette.errors import OublietteError
@@ -115,7 +118,30 @@ def methods(name: str, value: type) -> Iterator[str]:
 
 
 def attributes_of(value: type) -> Iterator[tuple[str, str]]:
-    """Yield attributes that have a docstring, and properties."""
+    """Yield attributes that have a docstring, and properties; the fields of a record, described."""
+    if issubclass(value, msgspec.Struct):
+        above = [each for each in value.__mro__ if each.__module__.startswith("oubliette")]
+        public = {*oubliette.__all__} - {value.__name__}
+        texts = [dict(_attributes(each)) for each in above if each.__name__ not in public]
+        hints = typing.get_type_hints(value, include_extras=True)
+        for field in value.__struct_fields__:
+            if any(field in each for each in texts):
+                said = next((each[field] for each in texts if each.get(field)), "")
+                yield field, said or _description(hints[field])
+        return
+    yield from _attributes(value)
+    for attribute, member in vars(value).items():
+        if isinstance(member, property) and not attribute.startswith("_"):
+            yield attribute, (member.__doc__ or "").partition("\n\n")[0]
+
+
+def _description(hint: object) -> str:
+    """Return what a tool's schema has of a field, in words of Python."""
+    metas = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, msgspec.Meta)]
+    return re.sub(r"\bnull\b", "None", next((each.description or "" for each in metas), ""))
+
+
+def _attributes(value: type) -> Iterator[tuple[str, str]]:
     for parent in ast.walk(_tree(value)):
         if not isinstance(parent, ast.ClassDef | ast.FunctionDef):
             continue
@@ -128,9 +154,6 @@ def attributes_of(value: type) -> Iterator[tuple[str, str]]:
             is_field = parent.__class__ is ast.ClassDef and isinstance(before, ast.AnnAssign)
             if attribute.isidentifier() and not attribute.startswith("_") and (said or is_field):
                 yield attribute, said
-    for attribute, member in vars(value).items():
-        if isinstance(member, property) and not attribute.startswith("_"):
-            yield attribute, (member.__doc__ or "").partition("\n\n")[0]
 
 
 def _text(statement: ast.stmt) -> str:

@@ -22,12 +22,8 @@ if TYPE_CHECKING:
         Caller,
     )
     from oubliette.api.changes import (
-        CheckpointInfo,
         Diff,
         ExportInfo,
-        FileDiff,
-        RestoreInfo,
-        TurnLog,
     )
     from oubliette.api.client import (
         Oubliette,
@@ -76,11 +72,6 @@ if TYPE_CHECKING:
     from oubliette.api.forks import (
         ForkInfo,
     )
-    from oubliette.api.merging import (
-        ConflictInfo,
-        MergeInfo,
-        PushInfo,
-    )
     from oubliette.api.opening import (
         connect,
         open,  # noqa: A004 - as programs call it
@@ -98,9 +89,7 @@ if TYPE_CHECKING:
         Project,
     )
     from oubliette.api.repositories import (
-        BranchInfo,
         FetchedBranches,
-        RepositoryInfo,
     )
     from oubliette.api.session import (
         Session,
@@ -121,6 +110,19 @@ if TYPE_CHECKING:
     from oubliette.api.views import (
         ProjectInfo,
         SessionInfo,
+    )
+    from oubliette.contract.changes import (
+        CheckpointInfo,
+        ConflictInfo,
+        FileDiff,
+        MergeInfo,
+        PushInfo,
+        RestoreInfo,
+        TurnLog,
+    )
+    from oubliette.contract.project import (
+        BranchInfo,
+        RepositoryInfo,
     )
     from oubliette.errors import (
         AlreadyExists,
@@ -250,12 +252,8 @@ _NAMES = {
     "oubliette.api.browser_port": ("BrowserPort",),
     "oubliette.api.callers.caller": ("Caller",),
     "oubliette.api.changes": (
-        "CheckpointInfo",
         "Diff",
         "ExportInfo",
-        "FileDiff",
-        "RestoreInfo",
-        "TurnLog",
     ),
     "oubliette.api.client": ("Oubliette",),
     "oubliette.api.errors": (
@@ -298,11 +296,6 @@ _NAMES = {
     ),
     "oubliette.api.forks": ("ForkInfo",),
     "oubliette.api.files.workspace_files": ("WorkspaceFiles",),
-    "oubliette.api.merging": (
-        "ConflictInfo",
-        "MergeInfo",
-        "PushInfo",
-    ),
     "oubliette.api.opening": (
         "connect",
         "open",
@@ -317,11 +310,7 @@ _NAMES = {
         "rules",
     ),
     "oubliette.api.project": ("Project",),
-    "oubliette.api.repositories": (
-        "BranchInfo",
-        "FetchedBranches",
-        "RepositoryInfo",
-    ),
+    "oubliette.api.repositories": ("FetchedBranches",),
     "oubliette.api.session": ("Session",),
     "oubliette.api.tools": (
         "BadTool",
@@ -335,6 +324,19 @@ _NAMES = {
     "oubliette.api.views": (
         "ProjectInfo",
         "SessionInfo",
+    ),
+    "oubliette.contract.changes": (
+        "CheckpointInfo",
+        "ConflictInfo",
+        "FileDiff",
+        "MergeInfo",
+        "PushInfo",
+        "RestoreInfo",
+        "TurnLog",
+    ),
+    "oubliette.contract.project": (
+        "BranchInfo",
+        "RepositoryInfo",
     ),
     "oubliette.errors": (
         "AlreadyExists",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from oubliette.contract.changes import CommitInfo
 from oubliette.kit import Message, Reply
 from oubliette.runtime.repositories.branch_push import PushOutcome
 from oubliette.runtime.repositories.merging.merge_records import MergeOutcome, MergeRequest
@@ -15,17 +16,6 @@ class MergeSession(Message, Reply[MergeOutcome]):
     request: MergeRequest
 
 
-class ListedCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit that an agent has made."""
-
-    commit: str
-    author: str
-    email: str
-    written_at: float
-    """Second since 1970."""
-    subject: str
-
-
 class AgentCommitsFetched(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to FetchAgentCommits: both are in the project's repository."""
 
@@ -33,7 +23,7 @@ class AgentCommitsFetched(msgspec.Struct, frozen=True, kw_only=True):
     """Commit that the workspace was made of."""
     head: str
     """Commit that is HEAD in the workspace."""
-    commits: tuple[ListedCommit, ...] = ()
+    commits: tuple[CommitInfo, ...] = ()
     """Some of those between the two, newest first."""
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from oubliette.contract.project import BranchInfo
 from oubliette.kit import Message, Reply
 from oubliette.records import (
     AgentChoice,
@@ -83,17 +84,8 @@ class GetCloneProgress(Message, Reply[str | None]):
     project_id: str
 
 
-class RepositoryBranch(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch of the repository that a project was cloned from, as it was fetched last."""
-
-    name: str
-    commit: str
-    committed_at: float
-    """Seconds since 1970."""
-    subject: str
-    """First line of the commit's message."""
-    default: bool = False
-    """Whether workspaces begin at it."""
+RepositoryBranch = BranchInfo
+"""A branch as the actors answer with it: as tools do."""
 
 
 class RepositoryFetched(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +116,7 @@ class FetchRepository(Message, Reply[RepositoryFetched]):
     """Name of an actor that gets `CloneProgressed`."""
 
 
-class ListBranches(Message, Reply[tuple[RepositoryBranch, ...]]):
+class ListBranches(Message, Reply[tuple[BranchInfo, ...]]):
     """To a ProjectActor: the branches that were fetched, those with the newest commits first."""
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oubliette.contract.changes import FileDiff, TurnLog
 from oubliette.errors import LimitExceeded, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -19,20 +20,6 @@ if TYPE_CHECKING:
 
 CALL_SECONDS: Final = 300.0
 """Time for one answer, for which the server may have to store a large workspace first."""
-
-
-class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that differs between two snapshots of a workspace."""
-
-    path: str
-    """Path in the workspace; bytes that are no UTF-8 are written as `\\xNN`."""
-    status: str
-    """`added`, `deleted`, `modified` or `type_changed`."""
-    insertions: int | None = None
-    """Lines; None: the file is binary."""
-    deletions: int | None = None
-    """Lines; None: the file is binary."""
-    binary: bool | None = None
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,73 +44,6 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     """Some of them, with the reasons."""
     ignored_count: int = 0
     """Changed files that it does not have, as `.gitignore` names them."""
-
-
-class TurnSnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot in the log of a session."""
-
-    name: str
-    """Names it in `diff` and `restore`: `2` is the end of turn 2, `2-start` its beginning."""
-    moment: str
-    commit: str
-    committed_at: float
-    """Seconds since 1970 at which the files were first stored so."""
-
-
-class TurnLog(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn in the log of a session."""
-
-    turn: int
-    prompt: str | None = None
-    status: str
-    """`queued`, `running`, `completed`, `interrupted` or `failed`."""
-    created_at: float = 0.0
-    """Seconds since 1970."""
-    cost_usd: float | None = None
-    """US dollars; None: the agent has reported none."""
-    files: int | None = None
-    """Files that it has changed; None: no snapshot of its end was taken."""
-    insertions: int | None = None
-    """Lines; None as for `files`."""
-    deletions: int | None = None
-    """Lines; None as for `files`."""
-    snapshots: tuple[TurnSnapshotInfo, ...] = ()
-
-
-class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot that was taken by request."""
-
-    session_id: str
-    snapshot: str | None = None
-    """Its name; None: the workspace has always been empty."""
-    commit: str | None = None
-    changed: bool = False
-    """Whether files differ from the snapshot before it."""
-    files: int = 0
-    insertions: int = 0
-    """Lines."""
-    deletions: int = 0
-    """Lines."""
-    torn: bool = False
-    """Whether files were changing all the while."""
-
-
-class RestoreInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcome of a restore."""
-
-    session_id: str
-    restored: str
-    """Name of the snapshot whose files are there now."""
-    kept_as: str | None = None
-    """Name of the snapshot that has what was there before; None: there was nothing."""
-    written: int = 0
-    """Files."""
-    removed: int = 0
-    """Files and folders."""
-    missing_count: int = 0
-    """Files that are not as they were, as no snapshot has their content."""
-    missing: dict[str, str] = {}
-    """Some of them, and what is known."""
 
 
 class ExportInfo(msgspec.Struct, frozen=True, kw_only=True):

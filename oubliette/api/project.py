@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.api.context import ClientContext
-    from oubliette.api.repositories import BranchInfo, FetchedBranches
+    from oubliette.api.repositories import FetchedBranches
+    from oubliette.contract.project import BranchInfo
 
 PAGE = 500
 DELETE_SECONDS = 360.0  # in which the server stores all workspaces, where it takes snapshots

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oubliette.contract.project import BranchInfo
 from oubliette.errors import InvalidParameter
 from oubliette.user_paths import absolute
 
@@ -18,42 +19,6 @@ CLONE_SECONDS: Final = 7200.0
 """Time for an answer; the server's `repositories.clone_seconds` ends earlier."""
 MAX_BRANCHES: Final = 1000
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:|[\w.-]+@[\w.-]+:")
-
-
-class RepositoryInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The repository that a project was cloned from."""
-
-    url: str | None = None
-    path: str | None = None
-    """Folder on the server's machine, if it is no URL."""
-    branch: str | None = None
-    """Branch that workspaces begin at; None: its HEAD was none."""
-    depth: int | None = None
-    submodules: bool = False
-    dirty: bool = False
-    push: bool = False
-    """Whether branches may be pushed to it."""
-    lfs: bool = False
-    """Whether Git LFS keeps some of its files."""
-    lfs_content: bool = False
-    """Whether workspaces have the content of those; otherwise pointers to it."""
-    state: str = ""
-    """`cloning` or `ready`."""
-    progress: str | None = None
-    """Progress of the clone; None: it is not under way, or that is unknown."""
-
-
-class BranchInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A branch of the repository that a project was cloned from, as it was fetched last."""
-
-    name: str
-    commit: str
-    committed_at: float = 0.0
-    """Seconds since 1970."""
-    subject: str = ""
-    """First line of the commit's message."""
-    default: bool = False
-    """Whether workspaces begin at it."""
 
 
 class FetchedBranches(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oubliette.api.browser_port import OPEN_SECONDS, BrowserPort
-from oubliette.api.changes import (
-    CALL_SECONDS,
-    CheckpointInfo,
-    RestoreInfo,
-    read_diff,
-    read_log,
-    write_export,
-)
+from oubliette.api.changes import CALL_SECONDS, read_diff, read_log, write_export
 from oubliette.api.errors import from_wire
 from oubliette.api.event_iterator import EventIterator
 from oubliette.api.files.workspace_files import WorkspaceFiles
@@ -24,6 +17,7 @@ from oubliette.api.merging import merge_session, push_session
 from oubliette.api.subscribing import subscribe
 from oubliette.api.turn import Turn
 from oubliette.api.views import SessionInfo
+from oubliette.contract.changes import CheckpointInfo, RestoreInfo
 from oubliette.errors import NotFound
 
 if TYPE_CHECKING:
@@ -31,10 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from oubliette.api.callers.caller_loops import OnPermission
-    from oubliette.api.changes import Diff, ExportInfo, TurnLog
+    from oubliette.api.changes import Diff, ExportInfo
     from oubliette.api.context import ClientContext
-    from oubliette.api.merging import MergeInfo, PushInfo
     from oubliette.api.subscribing import Subscriber, Subscription
+    from oubliette.contract.changes import MergeInfo, PushInfo, TurnLog
     from oubliette.errors import OublietteError
 
 END_SECONDS = 20.0

@@ -1,4 +1,4 @@
-"""Types of parameters: the schema has their bounds; other rules are checked after decoding.
+"""Types of parameters, whose bounds the schema has; other rules are checked after decoding.
 
 `Meta(extra={"check": …})` names a check of `CHECKS`; `validation.decode` runs it on the decoded
 value. Lengths count characters.
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of parameters: unknown ones are refused by name."""
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of results."""
 
 
 KIB: Final = 1024

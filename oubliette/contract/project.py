@@ -1,4 +1,7 @@
-"""Options of a new project, and the parameters of the other tools of projects."""
+"""Options of a new project, parameters of the other tools of projects, and their results.
+
+Times are seconds since 1970-01-01 UTC.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from msgspec import Meta
 
 from oubliette.contract import field_types
 from oubliette.contract.agent_options import Autonomy
-from oubliette.contract.field_types import Params
-from oubliette.contract.limits import TreeLimits
+from oubliette.contract.field_types import Params, Result
+from oubliette.contract.limits import Limits, TreeLimits
 
 
 class Placement(Params, frozen=True, kw_only=True):
@@ -177,3 +180,86 @@ class ProjectUpdate(Params, frozen=True, kw_only=True):
 
 class Nothing(Params, frozen=True, kw_only=True):
     """Parameters of tools that have none."""
+
+
+Problem = Annotated[
+    str | None,
+    Meta(description="Reason why its folders cannot be used; null: none is known."),
+]
+
+
+class ProjectContainer(Result, frozen=True, kw_only=True):
+    """A container of a project."""
+
+    container_id: str
+    workspace_id: Annotated[str | None, Meta(description="Set with workspace isolation.")]
+    state: str
+
+
+class RepositoryInfo(Result, frozen=True, kw_only=True):
+    """Repository that a project was cloned from."""
+
+    url: str | None
+    path: Annotated[str | None, Meta(description="Folder on the server's machine.")]
+    branch: Annotated[
+        str | None,
+        Meta(description="Branch that workspaces begin at; null: HEAD is none there."),
+    ]
+    depth: int | None
+    submodules: bool
+    dirty: bool
+    lfs: Annotated[bool, Meta(description="Whether Git LFS keeps some of its files.")]
+    lfs_content: Annotated[
+        bool, Meta(description="Whether workspaces have their content; otherwise pointers.")
+    ]
+    push: Annotated[bool, Meta(description="Whether branches may be pushed to it.")]
+    state: Annotated[str, Meta(description="cloning or ready.")]
+    progress: Annotated[
+        str | None, Meta(description="How far the clone is; null: not under way, or unknown here.")
+    ] = None
+
+
+class ProjectView(Result, frozen=True, kw_only=True):
+    """A project."""
+
+    id: str
+    name: str
+    description: str
+    created_at: float
+    """Seconds since 1970."""
+    default_workspace_id: str
+    container_type: str | None
+    agent: str | None
+    model: str | None
+    autonomy: str | None
+    workspace_isolation: bool
+    accept_bare: Annotated[bool | None, Meta(description="null: as relay.accept_bare.")]
+    limits: Limits
+    remote_url: str | None
+    containers: tuple[ProjectContainer, ...] = ()
+    repository: Annotated[
+        RepositoryInfo | None, Meta(description="null: it was not cloned, it began empty.")
+    ] = None
+    problem: Problem = None
+
+
+class WorkspaceView(Result, frozen=True, kw_only=True):
+    """A workspace."""
+
+    id: str
+    created_at: float
+    last_session_at: float | None
+    external_id: str | None
+    source: str | None
+    is_default: bool
+
+
+class BranchInfo(Result, frozen=True, kw_only=True):
+    """A branch, as it was fetched last."""
+
+    name: str
+    commit: str
+    committed_at: float
+    """Seconds since 1970."""
+    subject: Annotated[str, Meta(description="First line of the commit's message.")]
+    default: Annotated[bool, Meta(description="Whether workspaces begin at it.")]

@@ -14,10 +14,10 @@ from oubliette.actors.session.waits import (
     SessionWaits,
     Wait,
 )
+from oubliette.contract.session import WaitInfo
 from oubliette.errors import NotFound, Unavailable
 from oubliette.kit import ActorError
 from oubliette.records import TERMINAL
-from oubliette.tools.schema.views import WaitView
 
 if TYPE_CHECKING:
     from oubliette import records
@@ -27,7 +27,7 @@ ASK_SECONDS: Final = 5.0
 """Seconds for an actor to answer: a stuck one must not block the tool."""
 
 
-async def waiting_of(services: ToolServices, session: records.Session) -> tuple[WaitView, ...]:
+async def waiting_of(services: ToolServices, session: records.Session) -> tuple[WaitInfo, ...]:
     """Return what `session` waits for now; at least one entry, even if the reason is unknown.
 
     It never fails: an actor that does not answer is reported as such.
@@ -49,12 +49,12 @@ async def waiting_of(services: ToolServices, session: records.Session) -> tuple[
     return tuple(await asyncio.gather(*(_view(services, wait) for wait in waits)))
 
 
-def _ended(session: records.Session) -> WaitView:
+def _ended(session: records.Session) -> WaitInfo:
     more = (
         "it was ended for good" if session.ended_by is not None else "session_message wakes it up"
     )
     why = f" ({session.status_reason})" if session.status_reason else ""
-    return WaitView(
+    return WaitInfo(
         kind="ended",
         what=f"nothing: it has {session.status.replace('_', ' ')}{why}",
         since=session.ended_at,
@@ -62,8 +62,8 @@ def _ended(session: records.Session) -> WaitView:
     )
 
 
-def _unheld(session: records.Session, detail: str | None = None) -> WaitView:
-    return WaitView(
+def _unheld(session: records.Session, detail: str | None = None) -> WaitInfo:
+    return WaitInfo(
         kind="server",
         what="a server to take it over",
         since=session.updated_at,
@@ -94,9 +94,9 @@ async def _container(
     )
 
 
-async def _view(services: ToolServices, wait: Wait) -> WaitView:
+async def _view(services: ToolServices, wait: Wait) -> WaitInfo:
     present, absent = await _presence(services, wait.caller)
-    return WaitView(
+    return WaitInfo(
         kind=wait.kind,
         what=wait.what,
         since=wait.since,

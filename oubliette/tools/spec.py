@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from oubliette.contract.field_types import Result
 from oubliette.tools.auth.scopes import Level, Scope
 
 Transport = Literal["http", "socket", "control", "program"]
@@ -77,7 +78,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     description: str
     params: type[msgspec.Struct]
-    result: type[msgspec.Struct]
+    result: type[Result]
     scope: Level
     handler: Handler
     unbound: bool = False
@@ -104,7 +105,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
 def tool(
     params: type[P],
-    result: type[msgspec.Struct],
+    result: type[Result],
     *,
     scope: Level,
     unbound: bool = False,
@@ -136,7 +137,3 @@ def tool(
         )
 
     return make
-
-
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of results."""

@@ -6,8 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.container.messages import FetchCommits
-from oubliette.actors.merge_requests import AgentCommitsFetched, ListedCommit
+from oubliette.actors.merge_requests import AgentCommitsFetched
 from oubliette.actors.project.cloning import place
+from oubliette.contract.changes import CommitInfo
 from oubliette.errors import Forbidden
 from oubliette.runtime.repositories.base_commits import base_of
 from oubliette.runtime.repositories.branch_push import BranchPush
@@ -156,8 +157,8 @@ class BranchWork:
         )
 
 
-def _listed(found: AgentCommit) -> ListedCommit:
-    return ListedCommit(
+def _listed(found: AgentCommit) -> CommitInfo:
+    return CommitInfo(
         commit=found.commit,
         author=found.author[:MAX_TEXT],
         email=found.email[:MAX_TEXT],

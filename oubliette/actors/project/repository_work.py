@@ -12,7 +12,7 @@ import structlog
 from msgspec.structs import replace
 
 from oubliette import ids
-from oubliette.actors.messages import CloneProgressed, RepositoryBranch, RepositoryFetched
+from oubliette.actors.messages import CloneProgressed, RepositoryFetched
 from oubliette.actors.project.cloning import as_ours, made_clone, place
 from oubliette.actors.project.forks import ForkedWorkspaces
 from oubliette.actors.project.spawn_target import check_workspaces
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from oubliette.actors.context import ActorContext
     from oubliette.actors.messages import FetchRepository, SpawnSession
+    from oubliette.contract.project import BranchInfo
     from oubliette.kit import Actor, Deferred
     from oubliette.records import Project, ProjectRepository
     from oubliette.runtime.repositories.project_repository import BareRepository
@@ -183,20 +184,10 @@ class RepositoryWork:
         """List the branches; `RepositoryAnswered` comes to the actor."""
         self.begin(self._branches(), answer)
 
-    async def _branches(self) -> tuple[RepositoryBranch, ...]:
+    async def _branches(self) -> tuple[BranchInfo, ...]:
         async with self.turn:
             bare = await self.ensure_cloned()
-            found = await bare.branches()
-        return tuple(
-            RepositoryBranch(
-                name=each.name,
-                commit=each.commit,
-                committed_at=each.committed_at,
-                subject=each.subject,
-                default=each.default,
-            )
-            for each in found
-        )
+            return tuple(await bare.branches())
 
     # ------------------------------------------------------------------ with plain git
 

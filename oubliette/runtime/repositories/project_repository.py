@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import re
 import shutil
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
+from oubliette.contract.project import BranchInfo
 from oubliette.errors import DeadlineExceeded, NotFound, RuntimeFailure
 from oubliette.runtime.repositories.addresses import without_password
 from oubliette.runtime.repositories.git_errors import BranchNotFound, RepositoryEmpty
@@ -61,20 +61,6 @@ _CONFIG: Final = """\
 \tauto = false
 """
 _OBJECT: Final = re.compile(r"[0-9a-f]{40,64}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedBranch:
-    """A branch of the other repository, as it was fetched."""
-
-    name: str
-    commit: str
-    committed_at: float
-    """Seconds since 1970."""
-    subject: str
-    """First line of the commit's message."""
-    default: bool
-    """Whether workspaces begin at it."""
 
 
 class BareRepository:
@@ -211,7 +197,7 @@ class BareRepository:
         updated = (name for name, commit in after.items() if before.get(name) != commit)
         return tuple(sorted(updated)), tuple(sorted(before.keys() - after.keys()))
 
-    async def branches(self) -> list[FetchedBranch]:
+    async def branches(self) -> list[BranchInfo]:
         """Return the branches of the other repository, those with the newest commits first."""
         form = "%(refname:lstrip=3)%00%(objectname)%00%(committerdate:unix)%00%(subject)"
         output = await self._git.run(
@@ -223,12 +209,12 @@ class BareRepository:
             f"{REMOTE}/",
             seconds=SECONDS,
         )
-        found: list[FetchedBranch] = []
+        found: list[BranchInfo] = []
         for line in output.decode(errors="replace").splitlines():
             name, commit, when, subject = line.split("\0", 3)
             if name != "HEAD":
                 found.append(
-                    FetchedBranch(
+                    BranchInfo(
                         name=name,
                         commit=commit,
                         committed_at=float(when or 0),

@@ -20,6 +20,7 @@ from oubliette.contract.project import (
     ProjectList,
     ProjectOne,
     ProjectUpdate,
+    ProjectView,
 )
 from oubliette.errors import Forbidden, InvalidParameter
 from oubliette.records import ProjectRepository, made_of
@@ -31,7 +32,7 @@ from oubliette.tools.idempotency import claim
 from oubliette.tools.lost_trees import check_discard
 from oubliette.tools.models import known
 from oubliette.tools.schema.response_size import fitting
-from oubliette.tools.schema.views import ProjectView, project_view
+from oubliette.tools.schema.views import project_view
 from oubliette.tools.services import project_not_found
 from oubliette.tools.spec import Result, tool
 from oubliette.tools.user_rights import check_project_name

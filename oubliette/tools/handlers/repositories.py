@@ -9,13 +9,13 @@ from msgspec import Meta
 from oubliette.actors.messages import FetchRepository, ListBranches
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
-from oubliette.records import made_of
+from oubliette.contract.project import BranchInfo
 from oubliette.tools.clone_progress import receiving
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
-    from oubliette.actors.messages import RepositoryBranch, RepositoryFetched
+    from oubliette.actors.messages import RepositoryFetched
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
@@ -50,21 +50,11 @@ class RepositoryNews(Result, frozen=True, kw_only=True):
     removed: Annotated[tuple[str, ...], Meta(description="Branches that are gone there.")]
 
 
-class BranchView(Result, frozen=True, kw_only=True):
-    """A branch, as it was fetched last."""
-
-    name: str
-    commit: str
-    committed_at: float
-    subject: Annotated[str, Meta(description="First line of the commit's message.")]
-    default: Annotated[bool, Meta(description="Whether workspaces begin at it.")]
-
-
 class BranchPage(Result, frozen=True, kw_only=True):
     """Result of `repository_branches`."""
 
     project_id: str
-    branches: tuple[BranchView, ...]
+    branches: tuple[BranchInfo, ...]
     more: Annotated[bool, Meta(description="Whether there are more than were asked for.")]
 
 
@@ -94,11 +84,11 @@ async def repository_branches(
     project = await visible_project(services, context, params.project_id)
     ref = await services.project_ref(project.id)
     seconds = services.config.repositories.clone_seconds + SLACK_SECONDS
-    found: tuple[RepositoryBranch, ...] = await ref.ask(ListBranches(), timeout=seconds)
+    found: tuple[BranchInfo, ...] = await ref.ask(ListBranches(), timeout=seconds)
     part = (params.name_contains or "").casefold()
     wanted = [each for each in found if part in each.name.casefold()]
     return BranchPage(
         project_id=project.id,
-        branches=tuple(made_of(each, BranchView) for each in wanted[: params.limit]),
+        branches=tuple(wanted[: params.limit]),
         more=len(wanted) > params.limit,
     )

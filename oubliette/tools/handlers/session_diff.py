@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from oubliette.contract import field_types
+from oubliette.contract.changes import FileDiff
 from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.snapshots.history_records import DiffAnswer, DiffQuestion
@@ -78,16 +79,6 @@ class SessionDiff(Params, frozen=True, kw_only=True):
     ] = None
 
 
-class ChangedFile(Result, frozen=True, kw_only=True):
-    """A file that differs; counts are null for binary files, and with `names`."""
-
-    path: str
-    status: Annotated[str, Meta(description="added, deleted, modified or type_changed.")]
-    insertions: int | None
-    deletions: int | None
-    binary: bool | None
-
-
 class DiffPage(Result, frozen=True, kw_only=True):
     """Result of `session_diff`; the totals are those of all pages."""
 
@@ -98,7 +89,7 @@ class DiffPage(Result, frozen=True, kw_only=True):
     insertions: int
     deletions: int
     binary_files: int
-    changes: tuple[ChangedFile, ...]
+    changes: tuple[FileDiff, ...]
     patch: str | None
     left_out_count: Annotated[
         int,
@@ -181,7 +172,7 @@ def _page(
     answer: DiffAnswer,
     place: DiffPlace | None,
     *,
-    changes: tuple[ChangedFile, ...] = (),
+    changes: tuple[FileDiff, ...] = (),
     patch: str | None = None,
     used: int | None = None,
 ) -> DiffPage:
@@ -239,8 +230,8 @@ def _totals(changes: Sequence[FileChange]) -> Totals:
     )
 
 
-def _view(change: FileChange, *, counted: bool) -> ChangedFile:
-    return ChangedFile(
+def _view(change: FileChange, *, counted: bool) -> FileDiff:
+    return FileDiff(
         path=change.path,
         status=change.status,
         insertions=change.insertions if counted else None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from oubliette.contract import field_types
+from oubliette.contract.changes import CommitInfo, TurnLog, TurnSnapshotInfo
 from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.snapshots.history_records import LogAnswer, LogQuestion
@@ -44,48 +45,15 @@ class SessionLog(Params, frozen=True, kw_only=True):
     ] = False
 
 
-class SnapshotView(Result, frozen=True, kw_only=True):
-    """A snapshot; equal files are one commit, with the time at which they were first stored."""
-
-    name: str
-    moment: str
-    commit: str
-    committed_at: float
-
-
-class LoggedTurn(Result, frozen=True, kw_only=True):
-    """A turn. Sizes are null if no snapshot of its end was taken, or it has not ended."""
-
-    turn: int
-    prompt: str | None
-    status: str
-    created_at: float
-    cost_usd: float | None
-    files: int | None
-    insertions: int | None
-    deletions: int | None
-    snapshots: tuple[SnapshotView, ...]
-
-
-class CommitView(Result, frozen=True, kw_only=True):
-    """A commit that was made in the workspace."""
-
-    commit: str
-    author: Annotated[str, Meta(description="As the agent has written it, like all of this.")]
-    email: str
-    written_at: float
-    subject: str
-
-
 class TurnPage(Result, frozen=True, kw_only=True):
     """Result of `session_log`."""
 
     session_id: str
     agent: str
     model: str | None
-    turns: tuple[LoggedTurn, ...]
+    turns: tuple[TurnLog, ...]
     commits: Annotated[
-        tuple[CommitView, ...],
+        tuple[CommitInfo, ...],
         Meta(description="With commits, on the first page: newest first, at most 500."),
     ]
     next_cursor: str | None
@@ -95,7 +63,7 @@ class TurnPage(Result, frozen=True, kw_only=True):
 async def session_log(services: ToolServices, context: CallContext, params: SessionLog) -> TurnPage:
     """List the turns of a session, oldest first, with what each has changed and its snapshots."""
     session = await visible_session(services, context, params.session_id)
-    commits: tuple[CommitView, ...] = ()
+    commits: tuple[CommitInfo, ...] = ()
     if params.commits and params.cursor is None:
         await check_cloned(services, context, session)
         commits = _commit_views(await fetched_commits(services, session))
@@ -130,20 +98,8 @@ async def session_log(services: ToolServices, context: CallContext, params: Sess
     )
 
 
-def _commit_views(found: AgentCommitsFetched) -> tuple[CommitView, ...]:
-    views, _, _ = response_size.fitting(
-        (
-            CommitView(
-                commit=each.commit,
-                author=each.author,
-                email=each.email,
-                written_at=each.written_at,
-                subject=each.subject,
-            )
-            for each in found.commits
-        ),
-        response_size.MAX_PARTS // 2,
-    )
+def _commit_views(found: AgentCommitsFetched) -> tuple[CommitInfo, ...]:
+    views, _, _ = response_size.fitting(found.commits, response_size.MAX_PARTS // 2)
     return tuple(views)
 
 
@@ -160,8 +116,8 @@ def _view(
     changes: TurnChanges | None,
     cost: float | None,
     snapshots: list[NamedSnapshot],
-) -> LoggedTurn:
-    return LoggedTurn(
+) -> TurnLog:
+    return TurnLog(
         turn=turn.number,
         prompt=response_size.cut(turn.prompt, response_size.SHORT_TEXT),
         status=turn.outcome or turn.state,
@@ -171,7 +127,7 @@ def _view(
         insertions=None if changes is None else changes.insertions,
         deletions=None if changes is None else changes.deletions,
         snapshots=tuple(
-            SnapshotView(
+            TurnSnapshotInfo(
                 name=each.name,
                 moment=each.moment,
                 commit=each.commit,

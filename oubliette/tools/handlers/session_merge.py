@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from oubliette.actors.merge_requests import DropUnused, MergeSession
 from oubliette.contract import field_types
+from oubliette.contract.changes import MergeInfo
 from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter, OublietteError
 from oubliette.ids import new_uuid
@@ -21,7 +22,7 @@ from oubliette.tools.handlers.session_diff import DiffPoint
 from oubliette.tools.handlers.session_spawn import SessionSpawn, spawn
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.handlers.snapshot_answers import ask_history, snapshots_ref
-from oubliette.tools.merge_views import MergeView, merge_view
+from oubliette.tools.merge_views import merge_view
 from oubliette.tools.spec import tool
 
 if TYPE_CHECKING:
@@ -97,10 +98,10 @@ class SessionMerge(Params, frozen=True, kw_only=True):
     ] = None
 
 
-@tool(SessionMerge, MergeView, scope="write", home="needed", enters="new")
+@tool(SessionMerge, MergeInfo, scope="write", home="needed", enters="new")
 async def session_merge(
     services: ToolServices, context: CallContext, params: SessionMerge
-) -> MergeView:
+) -> MergeInfo:
     """Merge what a session has changed into a branch of the repository that its project has.
 
     It is the workspace as of a snapshot, since it was cloned. No checkout is touched and nothing is

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from oubliette.actors.merge_requests import PushBranch
 from oubliette.contract import field_types
+from oubliette.contract.changes import PushInfo
 from oubliette.contract.field_types import Params
 from oubliette.errors import Conflict
 from oubliette.records import made_of
@@ -21,8 +22,8 @@ from oubliette.tools.handlers.session_merge import (
     merge_request,
 )
 from oubliette.tools.handlers.sessions import visible_session
-from oubliette.tools.merge_views import ConflictView, conflict_views
-from oubliette.tools.spec import Result, tool
+from oubliette.tools.merge_views import conflict_views
+from oubliette.tools.spec import tool
 
 if TYPE_CHECKING:
     from oubliette import records
@@ -48,29 +49,10 @@ class SessionPush(Params, frozen=True, kw_only=True):
     ] = None
 
 
-class PushView(Result, frozen=True, kw_only=True):
-    """Result of `session_push`."""
-
-    session_id: str
-    branch: str
-    to: str
-    repository: Annotated[str, Meta(description="Address of the other repository.")]
-    pushed: Annotated[bool, Meta(description="Whether it has new commits there.")]
-    up_to_date: Annotated[bool, Meta(description="Whether it had them already.")]
-    created: Annotated[bool, Meta(description="Whether the branch is new there.")]
-    before: Annotated[str | None, Meta(description="Its commit there before; null: none.")]
-    commit: Annotated[str | None, Meta(description="Its commit; null: it could not be merged.")]
-    merged: Annotated[bool, Meta(description="Whether the session was merged into it first.")]
-    conflicts: Annotated[
-        tuple[ConflictView, ...], Meta(description="With any, nothing was merged or pushed.")
-    ]
-    conflicts_count: int
-
-
-@tool(SessionPush, PushView, scope="write", home="needed")
+@tool(SessionPush, PushInfo, scope="write", home="needed")
 async def session_push(
     services: ToolServices, context: CallContext, params: SessionPush
-) -> PushView:
+) -> PushInfo:
     """Push a branch of a session's project to the repository that the project was cloned from.
 
     The project has to consent (repository.push of project_create, project_update). Commits there
@@ -95,7 +77,7 @@ async def session_push(
     conflicts = () if merged is None else merged.conflicts
     return made_of(
         pushed,
-        PushView,
+        PushInfo,
         session_id=session.id,
         branch=branch,
         to=to,

@@ -8,13 +8,14 @@ from msgspec import Meta
 
 from oubliette.actors.snapshot_requests import RestoreWorkspace, TakeCheckpoint
 from oubliette.contract import field_types
+from oubliette.contract.changes import CheckpointInfo, RestoreInfo
 from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.snapshots.snapshot_records import SnapshotLabel
 from oubliette.tools.handlers.session_diff import DiffPoint
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.handlers.snapshot_answers import check_project, seconds_for, snapshots_ref
-from oubliette.tools.spec import Result, tool
+from oubliette.tools.spec import tool
 
 if TYPE_CHECKING:
     from oubliette.records import Session
@@ -40,19 +41,6 @@ class Checkpoint(Params, frozen=True, kw_only=True):
     ] = None
 
 
-class CheckpointTaken(Result, frozen=True, kw_only=True):
-    """Result of `checkpoint`."""
-
-    session_id: str
-    snapshot: Annotated[str | None, Meta(description="null: the workspace always was empty.")]
-    commit: str | None
-    changed: Annotated[bool, Meta(description="Whether files differ from the snapshot before.")]
-    files: int
-    insertions: int
-    deletions: int
-    torn: Annotated[bool, Meta(description="Whether files changed all the while.")]
-
-
 class SessionRestore(Params, frozen=True, kw_only=True):
     """Parameters of `session_restore`."""
 
@@ -71,27 +59,10 @@ class SessionRestore(Params, frozen=True, kw_only=True):
     discard: field_types.Discard = None
 
 
-class SessionRestored(Result, frozen=True, kw_only=True):
-    """Result of `session_restore`."""
-
-    session_id: str
-    restored: str
-    kept_as: Annotated[
-        str | None,
-        Meta(description="Snapshot with what was there; null: there was nothing."),
-    ]
-    written: int
-    removed: int
-    missing_count: Annotated[
-        int, Meta(description="Files that are not as they were, as no snapshot has their content.")
-    ]
-    missing: dict[str, str]
-
-
-@tool(Checkpoint, CheckpointTaken, scope="write", home="needed")
+@tool(Checkpoint, CheckpointInfo, scope="write", home="needed")
 async def checkpoint(
     services: ToolServices, context: CallContext, params: Checkpoint
-) -> CheckpointTaken:
+) -> CheckpointInfo:
     """Take a snapshot of a session's workspace now, also while a turn runs, under a name."""
     session_id = params.session_id or context.session_id
     if session_id is None:
@@ -104,7 +75,7 @@ async def checkpoint(
         project_id=session.project_id, workspace_id=session.workspace_id, label=label
     )
     taken = await owner.ask(message, timeout=seconds_for(services))
-    return CheckpointTaken(
+    return CheckpointInfo(
         session_id=session.id,
         snapshot=None if taken.ref is None else label.name.rpartition("/")[2],
         commit=taken.commit,
@@ -116,10 +87,10 @@ async def checkpoint(
     )
 
 
-@tool(SessionRestore, SessionRestored, scope="write", destructive=True, home="needed")
+@tool(SessionRestore, RestoreInfo, scope="write", destructive=True, home="needed")
 async def session_restore(
     services: ToolServices, context: CallContext, params: SessionRestore
-) -> SessionRestored:
+) -> RestoreInfo:
     """Make a session's workspace equal to one of its snapshots; what came later is removed.
 
     What is there is stored before. Refused while a turn runs or waits in the workspace. The agent
@@ -139,7 +110,7 @@ async def session_restore(
         discard=params.discard,
     )
     done = await owner.ask(message, timeout=seconds_for(services))
-    return SessionRestored(
+    return RestoreInfo(
         session_id=session.id,
         restored=done.restored,
         kept_as=done.kept_as,

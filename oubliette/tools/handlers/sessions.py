@@ -9,11 +9,12 @@ from msgspec import Meta
 
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
+from oubliette.contract.session import SessionDetail, SessionView
 from oubliette.tools.event_queries import listing_facts
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.models import model_of
 from oubliette.tools.schema.response_size import fitting
-from oubliette.tools.schema.views import SessionDetail, SessionView, session_view
+from oubliette.tools.schema.views import session_view
 from oubliette.tools.services import session_not_found
 from oubliette.tools.session_waits import waiting_of
 from oubliette.tools.spec import Result, tool

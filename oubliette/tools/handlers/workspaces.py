@@ -9,10 +9,11 @@ from msgspec import Meta
 from oubliette.actors.messages import DeleteWorkspace
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
+from oubliette.contract.project import WorkspaceView
 from oubliette.errors import NotFound
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.schema.response_size import fitting
-from oubliette.tools.schema.views import WorkspaceView, workspace_view
+from oubliette.tools.schema.views import workspace_view
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.config.secret_names import remote_to_show
-from oubliette.contract.limits import Limits
+from oubliette.contract.project import (
+    ProjectContainer,
+    ProjectView,
+    RepositoryInfo,
+    WorkspaceView,
+)
+from oubliette.contract.session import SessionView, Usage
 from oubliette.records import made_of
 from oubliette.tools.schema import response_size
-from oubliette.tools.spec import Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,163 +22,6 @@ if TYPE_CHECKING:
 
 MAX_EVENT: Final = response_size.MAX_PARTS - 1000
 """Maximum bytes of an event in a message; larger ones are sent as a reference."""
-
-
-Problem = Annotated[
-    str | None,
-    Meta(description="Reason why its folders cannot be used; null: none is known."),
-]
-
-
-class ContainerView(Result, frozen=True, kw_only=True):
-    """A container of a project."""
-
-    container_id: str
-    workspace_id: Annotated[str | None, Meta(description="Set with workspace isolation.")]
-    state: str
-
-
-class RepositoryView(Result, frozen=True, kw_only=True):
-    """Repository that a project was cloned from."""
-
-    url: str | None
-    path: Annotated[str | None, Meta(description="Folder on the server's machine.")]
-    branch: Annotated[
-        str | None,
-        Meta(description="Branch that workspaces begin at; null: HEAD is none there."),
-    ]
-    depth: int | None
-    submodules: bool
-    dirty: bool
-    lfs: Annotated[bool, Meta(description="Whether Git LFS keeps some of its files.")]
-    lfs_content: Annotated[
-        bool, Meta(description="Whether workspaces have their content; otherwise pointers.")
-    ]
-    push: Annotated[bool, Meta(description="Whether branches may be pushed to it.")]
-    state: Annotated[str, Meta(description="cloning or ready.")]
-    progress: Annotated[
-        str | None, Meta(description="How far the clone is; null: not under way, or unknown here.")
-    ] = None
-
-
-class ProjectView(Result, frozen=True, kw_only=True):
-    """A project."""
-
-    id: str
-    name: str
-    description: str
-    created_at: float
-    default_workspace_id: str
-    container_type: str | None
-    agent: str | None
-    model: str | None
-    autonomy: str | None
-    workspace_isolation: bool
-    accept_bare: Annotated[bool | None, Meta(description="null: as relay.accept_bare.")]
-    limits: Limits
-    remote_url: str | None
-    containers: tuple[ContainerView, ...] = ()
-    repository: Annotated[
-        RepositoryView | None, Meta(description="null: it was not cloned, it began empty.")
-    ] = None
-    problem: Problem = None
-
-
-class WorkspaceView(Result, frozen=True, kw_only=True):
-    """A workspace."""
-
-    id: str
-    created_at: float
-    last_session_at: float | None
-    external_id: str | None
-    source: str | None
-    is_default: bool
-
-
-class Usage(Result, frozen=True, kw_only=True):
-    """Usage of a model, as reported by the agent."""
-
-    input_tokens: int
-    output_tokens: int
-    cost_usd: float
-
-
-class SessionView(Result, frozen=True, kw_only=True):
-    """A session."""
-
-    session_id: str
-    project_id: str
-    workspace_id: str
-    agent: str
-    model: str | None
-    status: str
-    status_reason: str | None
-    isolation: str
-    created_at: float
-    updated_at: float
-    ended_at: float | None
-    turn_count: int
-    last_prompt: str | None
-    final_response: str | None
-    last_index: Annotated[int, Meta(description="Index of its last event, -1 if none.")]
-    parent_session_id: str | None
-    child_session_ids: Annotated[
-        tuple[str, ...], Meta(description="Oldest first; of more than 1000, the newest 1000.")
-    ]
-    exploration_id: str
-    depth: int
-    caller_id: str | None
-    usage: Usage
-    forked_from: Annotated[str | None, Meta(description="Session that it is a fork of.")] = None
-    forked_at: Annotated[
-        str | None, Meta(description="Snapshot of that session with whose files it began.")
-    ] = None
-    forked_at_turn: Annotated[
-        int | None, Meta(description="Last turn of that session whose conversation it knows.")
-    ] = None
-    conversation: Annotated[
-        str | None,
-        Meta(
-            description="Of a fork, native: its agent itself knows the conversation; transcript:"
-            " it got a record of it before the first prompt."
-        ),
-    ] = None
-
-
-class WaitView(Result, frozen=True, kw_only=True):
-    """One thing that a session waits for."""
-
-    kind: Annotated[
-        str,
-        Meta(
-            description="message, model, tool, caller_tool, child, permission, place, container,"
-            " agent, interrupt, end, storage, server or ended."
-        ),
-    ]
-    what: Annotated[str, Meta(description="Completes the sentence: it waits for …")]
-    since: float | None = None
-    until: Annotated[
-        float | None, Meta(description="Deadline of the wait; null: none, or unknown.")
-    ] = None
-    detail: str | None = None
-    session_id: Annotated[str | None, Meta(description="Child that the session waits for.")] = None
-    caller_id: Annotated[str | None, Meta(description="Caller that has to answer.")] = None
-    caller_present: Annotated[
-        bool | None, Meta(description="Whether that caller is connected.")
-    ] = None
-    last_event_at: Annotated[float | None, Meta(description="Time of the agent's last output.")] = (
-        None
-    )
-
-
-class SessionDetail(SessionView, frozen=True, kw_only=True):
-    """A session, and what it waits for."""
-
-    waiting: Annotated[
-        tuple[WaitView, ...],
-        Meta(description="What the session waits for now; at least one entry."),
-    ]
-    problem: Problem = None
 
 
 def project_view(
@@ -200,7 +46,7 @@ def project_view(
         # Earlier releases have stored passwords in it.
         remote_url=project.remote_url and remote_to_show(project.remote_url),
         containers=tuple(
-            made_of(each, ContainerView, container_id=each.id)
+            made_of(each, ProjectContainer, container_id=each.id)
             for each in containers
             if each.project_id == project.id
         ),
@@ -211,12 +57,12 @@ def project_view(
 
 def _repository_view(
     record: records.ProjectRepository | None, progress: str | None
-) -> RepositoryView | None:
+) -> RepositoryInfo | None:
     if record is None:
         return None
     return made_of(
         record,
-        RepositoryView,
+        RepositoryInfo,
         lfs_content=record.fetch_lfs,
         state="ready" if record.ready else "cloning",
         progress=None if record.ready else progress,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from oubliette.runtime.repositories.merging.tree_merge import PathConflict
+from oubliette.contract.changes import ConflictInfo
 from oubliette.runtime.snapshots.history_records import StatesAnswer
 
 Strategy = Literal["merge", "squash", "rebase"]
@@ -57,7 +57,7 @@ class MergeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
     insertions: int = 0
     deletions: int = 0
-    conflicts: tuple[PathConflict, ...] = ()
+    conflicts: tuple[ConflictInfo, ...] = ()
     conflict_with: str | None = None
     """Side that does not fit: `the session`, `turn 2`, or `origin/main`."""
     resolve_from: str | None = None

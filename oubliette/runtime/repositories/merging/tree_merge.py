@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from oubliette.contract.changes import ConflictInfo, ConflictStageInfo
 from oubliette.runtime.repositories.git_errors import repository_error
 
 if TYPE_CHECKING:
@@ -18,33 +17,13 @@ _CONFLICT: Final = "CONFLICT ("
 _STAGES: Final = {"1": "base", "2": "ours", "3": "theirs"}
 
 
-class ConflictStage(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the versions of a path that cannot be made one."""
-
-    stage: str
-    """`base`: what both began with; `ours`: the branch's; `theirs`: the session's."""
-    mode: str
-    oid: str
-
-
-class PathConflict(msgspec.Struct, frozen=True, kw_only=True):
-    """A path that git cannot merge."""
-
-    path: str
-    """Bytes that are no UTF-8 are written as `\\xNN`."""
-    kind: str
-    """As git names it: `contents`, `modify/delete`, `binary`, `rename/rename` …"""
-    message: str
-    stages: tuple[ConflictStage, ...] = ()
-
-
 @dataclass(frozen=True, slots=True)
 class MergedTree:
     """Outcome of a merge."""
 
     tree: str
     """With conflicts, it has files with markers."""
-    conflicts: tuple[PathConflict, ...] = ()
+    conflicts: tuple[ConflictInfo, ...] = ()
 
 
 async def merge_commits(
@@ -95,15 +74,16 @@ async def merge_trees(
     return await merge_commits(room, sides[0], sides[1], shown)
 
 
-def _conflicts(output: bytes, names: dict[str, str]) -> tuple[PathConflict, ...]:
+def _conflicts(output: bytes, names: dict[str, str]) -> tuple[ConflictInfo, ...]:
     """Read what follows the tree: stages, an empty one, and messages with their paths."""
     parts = output.split(b"\0")
-    stages: dict[bytes, list[ConflictStage]] = {}
+    stages: dict[bytes, list[ConflictStageInfo]] = {}
     place = 0
     while parts[place]:
         head, _, path = parts[place].partition(b"\t")
         mode, oid, stage = head.decode().split(" ")
-        stages.setdefault(path, []).append(ConflictStage(stage=_STAGES[stage], mode=mode, oid=oid))
+        version = ConflictStageInfo(stage=_STAGES[stage], mode=mode, oid=oid)
+        stages.setdefault(path, []).append(version)
         place += 1
     place += 1
     said: dict[bytes, tuple[str, str]] = {}
@@ -118,7 +98,7 @@ def _conflicts(output: bytes, names: dict[str, str]) -> tuple[PathConflict, ...]
             for path in paths:
                 said.setdefault(path, (text.removeprefix(_CONFLICT).rstrip(")"), words))
     return tuple(
-        PathConflict(
+        ConflictInfo(
             path=path.decode(errors="backslashreplace"),
             kind=said.get(path, ("", ""))[0],
             message=said.get(path, ("", ""))[1],

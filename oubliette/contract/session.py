@@ -1,0 +1,98 @@
+"""Sessions, as tools return them. Times are seconds since 1970-01-01 UTC."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from oubliette.contract.field_types import Result
+from oubliette.contract.project import Problem
+
+
+class Usage(Result, frozen=True, kw_only=True):
+    """Usage of a model, as reported by the agent."""
+
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float
+
+
+class SessionView(Result, frozen=True, kw_only=True):
+    """A session."""
+
+    session_id: str
+    project_id: str
+    workspace_id: str
+    agent: str
+    model: str | None
+    status: str
+    """`created`, `running`, `idle`, `completed`, `failed` or `timed_out`."""
+    status_reason: str | None
+    isolation: str
+    created_at: float
+    """Seconds since 1970."""
+    updated_at: float
+    ended_at: float | None
+    turn_count: int
+    last_prompt: str | None
+    final_response: str | None
+    last_index: Annotated[int, Meta(description="Index of its last event, -1 if none.")]
+    parent_session_id: str | None
+    child_session_ids: Annotated[
+        tuple[str, ...], Meta(description="Oldest first; of more than 1000, the newest 1000.")
+    ]
+    exploration_id: str
+    depth: int
+    caller_id: str | None
+    usage: Usage
+    forked_from: Annotated[str | None, Meta(description="Session that it is a fork of.")] = None
+    forked_at: Annotated[
+        str | None, Meta(description="Snapshot of that session with whose files it began.")
+    ] = None
+    forked_at_turn: Annotated[
+        int | None, Meta(description="Last turn of that session whose conversation it knows.")
+    ] = None
+    conversation: Annotated[
+        str | None,
+        Meta(
+            description="Of a fork, native: its agent itself knows the conversation; transcript:"
+            " it got a record of it before the first prompt."
+        ),
+    ] = None
+
+
+class WaitInfo(Result, frozen=True, kw_only=True):
+    """One thing that a session waits for."""
+
+    kind: Annotated[
+        str,
+        Meta(
+            description="message, model, tool, caller_tool, child, permission, place, container,"
+            " agent, interrupt, end, storage, server or ended."
+        ),
+    ]
+    what: Annotated[str, Meta(description="Completes the sentence: it waits for …")]
+    since: float | None = None
+    until: Annotated[
+        float | None, Meta(description="Deadline of the wait; null: none, or unknown.")
+    ] = None
+    detail: str | None = None
+    session_id: Annotated[str | None, Meta(description="Child that the session waits for.")] = None
+    caller_id: Annotated[str | None, Meta(description="Caller that has to answer.")] = None
+    caller_present: Annotated[
+        bool | None, Meta(description="Whether that caller is connected.")
+    ] = None
+    last_event_at: Annotated[float | None, Meta(description="Time of the agent's last output.")] = (
+        None
+    )
+
+
+class SessionDetail(SessionView, frozen=True, kw_only=True):
+    """A session, and what it waits for."""
+
+    waiting: Annotated[
+        tuple[WaitInfo, ...],
+        Meta(description="What the session waits for now; at least one entry."),
+    ]
+    problem: Problem = None

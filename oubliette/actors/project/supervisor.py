@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import secrets
 import subprocess
@@ -115,13 +114,10 @@ class ProjectsActor(DynamicSupervisor):
                 await self._end_unfinished(project_id)
             except (RuntimeFailure, OSError) as error:
                 log.warning("left for the next start", project_id=project_id, reason=str(error))
-        reader = self._context.reader
-        alive = {session.project_id for session in await once_back(reader.live_sessions)}
-        alive |= {container.project_id for container in await once_back(reader.containers)}
+        in_use = await once_back(self._context.reader.projects_in_use)
         here = await once_back(self._context.projects_here)
-        for project_id in sorted(alive if here is None else alive & here):
-            project = await once_back(functools.partial(reader.project, project_id))
-            if project is not None and project.deleted_at is None:
+        for project in in_use:
+            if here is None or project.id in here:
                 self._open_one(project)
 
     def _open_one(self, project: Project) -> str:

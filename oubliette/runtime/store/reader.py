@@ -202,6 +202,7 @@ class Reader:
 
     project = _read(queries.project)
     project_named = _read(queries.project_named)
+    projects_in_use = _read(queries.projects_in_use)
     session_ids = _read(queries.session_ids)
     workspace = _read(queries.workspace)
     workspaces = _read(queries.workspaces)

@@ -8,6 +8,7 @@ hash.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import hmac
 import re
@@ -44,6 +45,9 @@ _NO_DIGEST: Final = bytes(32)
 _REVOKED_AT_ONCE: Final = 1000
 """Keys of ended sessions that one transaction revokes: the database is not held for long."""
 
+_UNLISTED_ONE_BY_ONE: Final = 100
+"""Up to so many keys that end at once are looked for in the list; more are left out in one pass."""
+
 _log = structlog.get_logger("oubliette.keys")
 
 
@@ -68,6 +72,8 @@ class ApiKeys:
         self._tokens: dict[str, Token] = {}
         self._of_session: dict[str, set[str]] = {}
         """Ids of the tokens that are bound to each session."""
+        self._listed: list[str] = []
+        """Ids of the tokens that are listed, sorted: all but revoked ones of sessions."""
         self._uses = LastUses(commit, clock)
         self.on_revoked: list[Callable[[str], None]] = []
         """Called with the id of each token that was revoked, here or on another node."""
@@ -107,6 +113,27 @@ class ApiKeys:
         for token in tokens.values():
             if token.session_id is not None:
                 self._of_session.setdefault(token.session_id, set()).add(token.id)
+        self._sort()
+
+    def _add(self, token: Token) -> None:
+        known = token.id in self._tokens  # read by `refresh` meanwhile
+        self._tokens[token.id] = token
+        if not known and _listed(token):
+            bisect.insort(self._listed, token.id)
+
+    def _sort(self) -> None:
+        self._listed = sorted(key for key, token in self._tokens.items() if _listed(token))
+
+    def _unlist(self, token_ids: list[str]) -> None:
+        """Leave out those that are not listed any more."""
+        if len(token_ids) > _UNLISTED_ONE_BY_ONE:
+            self._sort()
+            return
+        for token_id in token_ids:
+            token = self._tokens.get(token_id)
+            place = bisect.bisect_left(self._listed, token_id)
+            if self._listed[place : place + 1] == [token_id] and not (token and _listed(token)):
+                del self._listed[place]
 
     async def aclose(self) -> None:
         """Write the pending last uses."""
@@ -159,7 +186,8 @@ class ApiKeys:
         token = await self._reader.run(queries.token, match[1])
         if token is None:
             return False
-        self._tokens.setdefault(token.id, token)
+        if token.id not in self._tokens:
+            self._add(token)
         if token.session_id is not None:
             self._of_session.setdefault(token.session_id, set()).add(token.id)
         return True
@@ -247,7 +275,7 @@ class ApiKeys:
             ops.append(PutPrincipal(Principal(id=owner, name=principal or name, created_at=now)))
         ops.append(PutToken(new.token))
         await self._commit(tuple(ops))
-        self._tokens[new.token.id] = new.token
+        self._add(new.token)
         _log.info("token created", token_id=new.token.id, scope=new.token.scope, principal=owner)
         return new
 
@@ -277,7 +305,7 @@ class ApiKeys:
             transports=("socket",),
         )
         await self._commit((PutToken(new.token),))
-        self._tokens[new.token.id] = new.token
+        self._add(new.token)
         return new
 
     async def bind(self, token_id: str, session_id: str) -> None:
@@ -310,6 +338,7 @@ class ApiKeys:
             # In memory first, and kept even if the write fails: a check between here and the commit
             # must not accept the key. Revoking again writes again.
             self._tokens[token_id] = msgspec.structs.replace(token, revoked_at=now)
+            self._unlist([token_id])
             self._revoked(token_id)
         (revoked,) = await self._commit((RevokeToken(token_id, now),))
         _log.info("token revoked", token_id=token_id)
@@ -340,17 +369,19 @@ class ApiKeys:
             token = self._tokens[token_id]
             self._tokens[token_id] = msgspec.structs.replace(token, revoked_at=now)
             self._revoked(token_id)
+        self._unlist(ended)
         for start in range(0, len(ended), _REVOKED_AT_ONCE):
             some = ended[start : start + _REVOKED_AT_ONCE]
             await self._commit(tuple(RevokeToken(token_id, now) for token_id in some))
 
-    def listing(self) -> list[Token]:
-        """Return all tokens, oldest first, with their last use if it is known."""
-        return list(self.listed_after(None))
-
     def listed_after(self, after: str | None) -> Iterator[Token]:
-        """Yield those of `listing` behind the id `after`."""
-        for token_id in sorted(key for key in self._tokens if after is None or key > after):
+        """Yield the tokens behind the id `after`, oldest first, with their last use if it is known.
+
+        Those of sessions end with their revocation; others are kept, and listed as revoked.
+        """
+        start = 0 if after is None else bisect.bisect_right(self._listed, after)
+        for place in range(start, len(self._listed)):
+            token_id = self._listed[place]
             token, used = self._tokens[token_id], self._uses.of(token_id)
             if used is not None:
                 used = max(token.last_used_at or 0.0, used)
@@ -360,6 +391,7 @@ class ApiKeys:
     def forget(self, token_id: str) -> None:
         """Forget a token whose record was purged with its session."""
         token = self._tokens.pop(token_id, None)
+        self._unlist([token_id])
         if token is not None and token.session_id is not None:
             of_session = self._of_session[token.session_id]
             of_session.discard(token_id)
@@ -393,6 +425,10 @@ class ApiKeys:
             users=users,
         )
         return NewKey(key=f"oub_{token.id}_{secret}", token=token)
+
+
+def _listed(token: Token) -> bool:
+    return token.revoked_at is None or "http" in token.transports
 
 
 def _valid(token: Token | None, *, unknown: bool = False) -> bool:

@@ -146,8 +146,7 @@ async def token_list(services: ToolServices, context: CallContext, params: Token
     shown = (
         _view(each)
         for each in services.keys.listed_after(params.cursor)
-        if (each.revoked_at is None or "http" in each.transports)
-        and (live is None or each.session_id is None or each.session_id in live)
+        if live is None or each.session_id is None or each.session_id in live
     )
     views, _, cut = fitting(itertools.islice(shown, params.limit))
     more = cut or next(shown, None) is not None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from oubliette.records import Container, Project, Workspace
 from oubliette.runtime.store.queries.paging import Page, listing, one, records
+from oubliette.runtime.store.queries.session_turns import ALIVE
 
 if TYPE_CHECKING:
     from oubliette.runtime.store.connection import StoreConnection
@@ -43,6 +44,16 @@ def projects_with_containers(
 ) -> tuple[Page, list[Container]]:
     """Return `projects`, and the containers of all projects."""
     return projects(connection, name_contains, limit, cursor), containers(connection)
+
+
+def projects_in_use(connection: StoreConnection) -> list[Project]:
+    """Return the existing projects that have a live session or a container, oldest first."""
+    alive = f"SELECT project_id FROM sessions{ALIVE} WHERE live = 1"  # noqa: S608 - ours
+    rows = connection.execute(
+        f"SELECT data FROM projects WHERE deleted_at IS NULL AND id IN ({alive}"  # noqa: S608
+        " UNION SELECT project_id FROM containers) ORDER BY id"
+    )
+    return records(Project, rows)
 
 
 def workspace(connection: StoreConnection, workspace_id: str) -> Workspace | None:
@@ -87,5 +98,6 @@ def next_workspace_time(connection: StoreConnection, project_id: str, now: float
 
 def containers(connection: StoreConnection, project_id: str | None = None) -> list[Container]:
     """Return all containers that were not removed yet, or those of one project."""
-    sql = "SELECT data FROM containers WHERE ?1 IS NULL OR project_id = ?1 ORDER BY id"
-    return records(Container, connection.execute(sql, (project_id,)))
+    where, values = (" WHERE project_id = ?", (project_id,)) if project_id else ("", ())
+    sql = f"SELECT data FROM containers{where} ORDER BY id"  # noqa: S608 - ours
+    return records(Container, connection.execute(sql, values))

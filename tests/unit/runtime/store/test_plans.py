@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,30 @@ READS = [
     (queries.next_workspace_time, ("proj_1", 5.0)),
     (queries.newest_ids, ()),
     (queries.newest_ids, ("proj_1",)),
+    (queries.containers, ("proj_1",)),
+    (queries.projects, ()),
+    (queries.projects, (None, 10, "proj_1")),
+    (queries.project, ("proj_1",)),
+    (queries.workspace, ("w1",)),
+    (queries.events, ("s1", 5)),
+    (queries.session_ids, ("proj_1",)),
+    (queries.last_index, ("s1",)),
+    (queries.last_seq, ()),
+    (queries.turn, ("s1", 1)),
+    (queries.permission, ("perm_1",)),
+    (queries.permissions, ("s1", 1)),
+    (queries.open_permissions, ("prin_1", "me")),
+    (queries.principal, ("prin_1",)),
+    (queries.token, ("tok_1",)),
+    (queries.meta, ("epoch",)),
 ]
+WHOLE = {
+    queries.tokens: "all are held in memory",
+    queries.projects_with_containers: "containers are few: a record goes with its container",
+    queries.projects_in_use: "the start alone looks for all containers and live sessions",
+    queries.event_bytes: "no statement: it reads at a place in a row",
+}
+"""Other queries, which may walk a whole table, and why."""
 WRITES = [
     operations.AppendEvents((event(0, source="p:1:0"), event(1))),
     operations.PutSession(samples.session()),
@@ -69,8 +93,8 @@ WRITES = [
     operations.DeleteSessionEvents("s1", 0),
     operations.ExpireIdempotency(1.0),
 ]
-PARTIAL = ("sessions_live", "caller_requests_open")
-"""Indexes of what is live or open only: walking one of these is walking what is asked for."""
+PARTIAL = ("sessions_live", "caller_requests_open", "projects_existing")
+"""Indexes of what is live, open or there only: walking one of these is walking what is asked for."""
 COUNTERS = "SCAN sqlite_sequence:"
 """A table of one row."""
 
@@ -117,6 +141,12 @@ def test_a_frequent_read_finds_its_rows_by_an_index(connection, query, arguments
     assert scans(connection, lambda: query(connection, *arguments)) == []
 
 
+def test_each_query_is_known_to_use_an_index_or_why_not():
+    known = {query.__name__ for query, _ in READS} | {query.__name__ for query in WHOLE}
+    functions = {name for name in queries.__all__ if inspect.isfunction(getattr(queries, name))}
+    assert functions - known == set()
+
+
 STORED = 1000
 
 
@@ -138,6 +168,9 @@ def steps(connection, action) -> int:
     ("query", "arguments"),
     [
         (queries.committed_events, (2 * STORED, "proj_1")),
+        (queries.projects, ()),
+        (queries.workspaces, ("proj_1",)),
+        (queries.workspace_page, ("proj_1",)),
         (queries.latest_session, ("w1", "prin_1")),
         (queries.sessions, ("proj_1", "running")),
         (queries.sessions, ("proj_1", "timed_out")),
@@ -163,6 +196,10 @@ def test_a_read_that_finds_little_takes_as_long_however_much_is_stored(
         for number in range(10, STORED + 10)
     ]
     perform(connection, tuple(operations.PutSession(each) for each in done))
+    for number in range(10, STORED + 10):
+        project = samples.project(number, deleted_at=1.0)
+        workspace = samples.workspace(number, deleted_at=1.0)
+        perform(connection, (operations.PutProject(project), operations.PutWorkspace(workspace)))
     spoken = [event(0, each.id) for each in done] + [event(2 + n) for n in range(STORED)]
     perform(connection, (operations.AppendEvents(tuple(spoken)),))
     assert steps(connection, lambda: query(connection, *arguments)) <= few + 5

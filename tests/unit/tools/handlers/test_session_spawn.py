@@ -137,7 +137,7 @@ async def test_what_cannot_be_spawned_is_refused_before_anything_happens(
     text = await bench.error("session_spawn", project_id=project.id, prompt="p", **arguments)
     assert text.startswith(sentence)
     assert bench.spawns == []
-    assert bench.keys.listing() == []
+    assert await bench.reader.tokens() == []
 
 
 async def test_a_message_needs_somebody_to_go_to(bench: Bench) -> None:
@@ -177,7 +177,7 @@ async def test_a_key_that_no_session_took_is_revoked(bench: Bench) -> None:
     project = await bench.project()
     session = await bench.session(project, live=True)
     await bench.do("session_message", session_id=session.id, message="m", api_key_scope="read")
-    (token,) = bench.keys.listing()
+    (token,) = await bench.reader.tokens()
     assert token.revoked_at is not None
 
 
@@ -196,7 +196,7 @@ async def test_a_spawn_that_fails_leaves_no_key_behind(
     )
     monkeypatch.undo()
     assert result.is_error
-    assert [token for token in bench.keys.listing() if token.revoked_at is None] == []
+    assert [token for token in await bench.reader.tokens() if token.revoked_at is None] == []
 
 
 async def test_a_bound_key_mints_no_unbound_one(bench: Bench) -> None:
@@ -259,4 +259,4 @@ async def test_a_key_that_has_ended_since_its_call_began_starts_no_agent(
     result = await call(bench.services, context, tool, arguments)
     assert "invalid or expired API key" in result.text
     assert bench.spawns == []
-    assert [each.principal for each in bench.keys.listing()] == [context.principal]
+    assert [each.principal for each in await bench.reader.tokens()] == [context.principal]

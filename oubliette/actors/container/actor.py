@@ -68,6 +68,7 @@ from oubliette.actors.container.start_stages import (
     start_of,
 )
 from oubliette.actors.session.waits import ContainerStartProgress, GetStart
+from oubliette.actors.store.outages import once_back
 from oubliette.errors import Conflict, ContainerLost, NotFound, OublietteError, RuntimeFailure
 from oubliette.kit import Actor, handles
 
@@ -157,13 +158,14 @@ class ContainerActor(Actor):
         await self._adopt()
 
     async def _live_sessions(self) -> list[Session]:
-        return await self._context.reader.live_sessions(
-            self._project.id, workspace_id=self._key.workspace_id
-        )
+        read, workspace_id = self._context.reader.live_sessions, self._key.workspace_id
+        return await once_back(lambda: read(self._project.id, workspace_id=workspace_id))
 
     async def _adopt(self) -> None:
         """Keep the one usable container and remove the others, once the engine lists them."""
-        records = records_of(await self._context.reader.containers(), self._project.id, self._key)
+        read = self._context.reader.containers
+        stored = await once_back(lambda: read(self._project.id))
+        records = records_of(stored, self._project.id, self._key)
         holders = holders_of(await self._live_sessions())
         try:
             examined = await examine(self._context.runtime, records)

@@ -108,11 +108,8 @@ class BranchActor(Actor):
         """Read which sessions of the tree live here, and look for the actor that counts."""
         tree, reader = self._opened.exploration_id, self._context.reader
         here = await once_back(self._homes.projects_here)
-        living = [
-            each
-            for each in await once_back(reader.live_sessions)
-            if each.exploration_id == tree and each.project_id in here
-        ]
+        alive = await once_back(lambda: reader.live_sessions(exploration_id=tree))
+        living = [each for each in alive if each.project_id in here]
         waiting = await who_waits(self._context, [each.id for each in living])
         for each in living:
             self._members[each.id] = BranchMember(

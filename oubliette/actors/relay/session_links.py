@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ import structlog
 from oubliette.actors.relay.session_connection import SessionConnectionActor
 from oubliette.actors.session.lifecycle import live
 from oubliette.actors.session.messages import ClientPaired, OpenLink
+from oubliette.actors.store.outages import once_back
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
@@ -69,7 +71,8 @@ class SessionLinks:
     async def recover(self) -> None:
         """Open again the links of the sessions that still live, and forget the others."""
         for spec in list(self._specs.values()):
-            session = await self._context.reader.session(spec.session_id)
+            read = functools.partial(self._context.reader.session, spec.session_id)
+            session = await once_back(read)
             if session is not None and live(session):
                 self._spawn_all(spec)
             else:  # it ended while no actor was there

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 from pathlib import Path
@@ -34,6 +35,7 @@ from oubliette.records import Project, Session, Turn, Workspace
 from oubliette.runtime.agents.scripted.adapter import ScriptedRuntime
 from oubliette.runtime.containers.base import Capabilities, ContainerInfo, ImageInfo
 from oubliette.runtime.files.project_dirs import Folders
+from oubliette.runtime.store import queries
 from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.operations import PutProject, PutSession, PutTurn, PutWorkspace
 from oubliette.runtime.store.reader import Reader
@@ -41,7 +43,7 @@ from oubliette.testing.clock import VirtualClock
 from tests.unit.actors.fake_guest import FakeGuest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from oubliette.kit import Message, Ref
     from oubliette.runtime.containers.base import ContainerSpec, Dial
@@ -195,19 +197,28 @@ class Watcher(Actor):
 
 
 class ReaderOfADatabaseThatIsAway:
-    """Reads fail so many times, and then are those of a reader."""
+    """Reads fail so many times, and then are those of a reader; `wait` is awaited before."""
 
-    def __init__(self, reader: Reader, fails: int) -> None:
+    def __init__(
+        self, reader: Reader, fails: int, wait: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
         self.reader = reader
         self.fails = fails
+        self.failed = 0
+        self._wait = wait
 
-    async def run(self, query: Any, *arguments: Any) -> Any:
+    async def run(self, query: Any, *arguments: Any, **named: Any) -> Any:
         if self.fails:
             self.fails -= 1
+            if self._wait is not None:
+                await self._wait()
+            self.failed += 1
             raise StorageUnavailable("the database is away")
-        return await self.reader.run(query, *arguments)
+        return await self.reader.run(query, *arguments, **named)
 
     def __getattr__(self, name: str) -> Any:
+        if hasattr(queries, name):  # a method that runs a query: here, and so it may fail
+            return functools.partial(getattr(type(self.reader), name), self)
         return getattr(self.reader, name)
 
 
@@ -250,9 +261,15 @@ class World:
         """Give the actors that are built from here on this configuration."""
         self.context = dataclasses.replace(self.context, config=config)
 
-    def database_away(self, fails: int) -> ReaderOfADatabaseThatIsAway:
-        """Let so many reads of the actors that are built from here on fail."""
-        away = ReaderOfADatabaseThatIsAway(self.reader, fails)
+    def database_away(self, fails: int, seconds: float = 0.0) -> ReaderOfADatabaseThatIsAway:
+        """Let so many reads of the actors that are built from here on fail, after these seconds."""
+
+        async def wait() -> None:
+            over = asyncio.Event()
+            self.clock.call_later(seconds, over.set)
+            await over.wait()
+
+        away = ReaderOfADatabaseThatIsAway(self.reader, fails, wait if seconds else None)
         self.context = dataclasses.replace(self.context, reader=cast("Any", away))
         return away
 

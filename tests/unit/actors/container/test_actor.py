@@ -79,8 +79,8 @@ class FakeReader:
         self.rows = rows
         self.sessions: list[Session] = []
 
-    async def containers(self) -> list[Container]:
-        return list(self.rows.values())
+    async def containers(self, project: str) -> list[Container]:
+        return [each for each in self.rows.values() if each.project_id == project]
 
     async def live_sessions(self, _project: str, *, workspace_id: str | None) -> list[Session]:
         del workspace_id

@@ -35,7 +35,7 @@ from oubliette.kit.remote import connect
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Limits, Project, Session
 from oubliette.runtime.store.operations import PutSession
-from tests.unit.actors.fakes import Recorder
+from tests.unit.actors.fakes import ReaderOfADatabaseThatIsAway, Recorder
 from tests.unit.kit.remote.network import Network
 
 if TYPE_CHECKING:
@@ -282,14 +282,20 @@ async def test_a_branch_reports_the_end_of_a_session_that_the_tree_did_not_hear_
     assert (await scene.usage())["max_agents_at_once"] == 1
 
 
-async def test_a_branch_that_starts_again_reports_what_the_store_has(scene: Scene) -> None:
+@pytest.mark.parametrize("fails", [0, 3])
+async def test_a_branch_that_starts_again_reports_what_the_store_has(
+    scene: Scene, fails: int
+) -> None:
+    """Also if the database is away meanwhile."""
+    away: Any = ReaderOfADatabaseThatIsAway(scene.world.reader, fails)
+    context = dataclasses.replace(scene.b.context, reader=away)
     await scene.store("gogol_b", status="idle", cost_usd=0.25)
     opened = OpenExploration(exploration_id=TREE, limits=LIMITS, project_id=scene.first.id)
-    scene.b.system.spawn(BranchActor, scene.b.context, opened, name=f"explorations/{TREE}")
+    scene.b.system.spawn(BranchActor, context, opened, name=f"explorations/{TREE}")
     scene.b.tell(AgentBusy(session_id="gogol_b", works=True))
-    await scene.world.settle()
-    usage = await scene.usage()
-    assert (usage["max_agents_at_once"], usage["max_cost_usd"]) == (1, 0.25)
+    while (await scene.usage())["max_agents_at_once"] != 1:
+        await scene.world.settle()
+    assert (await scene.usage())["max_cost_usd"] == 0.25
 
 
 async def test_without_the_home_of_the_tree_the_other_node_starts_nothing(scene: Scene) -> None:

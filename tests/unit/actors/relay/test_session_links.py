@@ -10,6 +10,7 @@ import pytest
 
 from oubliette.actors.relay.session_links import LinkMemory, SessionLinks
 from oubliette.actors.session.messages import ClientPaired, OpenLink
+from oubliette.errors import StorageUnavailable
 from oubliette.kit import Down
 from oubliette.records import Session
 
@@ -53,6 +54,8 @@ class Owner:
         self.sessions: dict[str, Session] = {}
         self.client = Child()
         self.unexpected: list[str] = []
+        self.away = 0
+        """Reads that fail, one after the other."""
 
     def spawn(self, *_: Any, name: str, bare: bool) -> Child:
         assert name.endswith("+bare") == bare
@@ -67,6 +70,9 @@ class Owner:
         return self.client if name == "session" else None
 
     async def session(self, session_id: str) -> Session | None:
+        if self.away:
+            self.away -= 1
+            raise StorageUnavailable("the database is away")
         return self.sessions.get(session_id)
 
     async def unexpect(self, session_id: str) -> None:
@@ -121,6 +127,13 @@ async def test_after_a_restart_the_links_of_live_sessions_are_opened_and_others_
     await scene.links.recover()
     assert scene.owner.names == ["unit/socket/gogol_x"]
     assert scene.memory.specs == {"gogol_x": LINK}
+
+
+async def test_a_restart_while_the_database_is_away_waits_for_it() -> None:
+    scene = Scene(LINK)
+    scene.owner.sessions, scene.owner.away = {"gogol_x": SESSION}, 2
+    await scene.links.recover()
+    assert scene.owner.names == ["unit/socket/gogol_x"]
 
 
 async def test_a_closed_link_is_stopped_and_its_client_not_expected_any_more() -> None:

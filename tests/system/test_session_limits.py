@@ -103,8 +103,10 @@ async def test_a_log_that_has_grown_to_its_limit_interrupts_its_turns(site, call
 async def test_children_have_a_limit_of_events_together(site, caller):
     """Each of them writes less than a session may; the one that goes beyond is interrupted."""
     flood = "\n".join(["exec head -c 200000 /dev/zero | tr '\\0' a"] * 8)
-    child = f"call session_message {json.dumps({'message': flood + chr(10) + 'say all'})}"
-    agent = await spawn(site, caller, "\n".join([child] * 4))
+    # The last one is still at it when the tree is known to be too large.
+    messages = [f"{flood}\n{end}" for end in ("say all", "say all", "say all", "sleep 60")]
+    calls = [f"call session_message {json.dumps({'message': each})}" for each in messages]
+    agent = await spawn(site, caller, "\n".join(calls))
     await agent.event("completion")
     children = [site.agent(each) for each in (await agent.get())["child_session_ids"]]
     ends = [(await each.event("completion"))["status"] for each in children]

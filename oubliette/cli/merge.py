@@ -103,7 +103,9 @@ def show(done: dict[str, Any]) -> None:
         return
     commits = "1 commit" if done["commits"] == 1 else f"{done['commits']} commits"
     files = "1 file" if done["files"] == 1 else f"{done['files']} files"
-    what = f"{commits}, {files}, +{done['insertions']} -{done['deletions']} lines"
+    what = f"{commits}, {files}"
+    if done["insertions"] is not None:  # counting them does not take too long
+        what += f", +{done['insertions']} -{done['deletions']} lines"
     new = " (a new branch)" if done["created"] else ""
     if done["dry_run"]:
         note(f"{into}{new} would get {what}.")

@@ -66,8 +66,8 @@ class CheckpointInfo(Result, frozen=True, kw_only=True):
     commit: str | None
     changed: Annotated[bool, Meta(description="Whether files differ from the snapshot before.")]
     files: int
-    insertions: int
-    deletions: int
+    insertions: Annotated[int | None, Meta(description="Lines; null: they take too long to count.")]
+    deletions: int | None
     torn: Annotated[bool, Meta(description="Whether files changed all the while.")]
 
 
@@ -138,8 +138,8 @@ class MergeInfo(Result, frozen=True, kw_only=True):
     ]
     commits: int
     files: int
-    insertions: int
-    deletions: int
+    insertions: Annotated[int | None, Meta(description="Lines; null: they take too long to count.")]
+    deletions: int | None
     conflicts: Annotated[
         tuple[ConflictInfo, ...], Meta(description="With any, nothing was merged.")
     ]

@@ -220,10 +220,10 @@ class WorkspaceSnapshot(Event, frozen=True, kw_only=True):
     """`start` or `end` of the turn."""
     files: int = 0
     """Number of files that differ from the snapshot before it."""
-    insertions: int = 0
-    """Lines that are new in them."""
-    deletions: int = 0
-    """Lines that are gone from them."""
+    insertions: int | None = 0
+    """Lines that are new in them; None: they take too long to count."""
+    deletions: int | None = 0
+    """Lines that are gone from them; None as for `insertions`."""
     left_out: int = 0
     """Number of entries that the snapshot does not contain."""
     left_out_shown: dict[str, str] = {}

@@ -10,7 +10,7 @@ import contextlib
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from oubliette.errors import InvalidParameter, NotFound, RuntimeFailure
+from oubliette.errors import DeadlineExceeded, InvalidParameter, NotFound, RuntimeFailure
 from oubliette.runtime.snapshots.history_records import (
     DiffAnswer,
     FileChange,
@@ -34,12 +34,15 @@ from oubliette.runtime.snapshots.tree_reader import NO_CONTENT
 from oubliette.runtime.snapshots.tree_table import without_content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from oubliette.runtime.snapshots.git_program import GitProgram
     from oubliette.runtime.snapshots.history_records import DiffQuestion, ForkQuestion, LogQuestion
     from oubliette.runtime.snapshots.snapshot_names import DiffRange, NamedSnapshot
+
+    ChangeSize = tuple[int, int | None, int | None]
+    """Files, and the lines that came and went; None: it takes too long to count them."""
 
 _REFS: Final = "refs/oubliette"
 _REST: Final = "refs/oubliette-rest"
@@ -51,8 +54,10 @@ _STATUS: Final[dict[str, Literal["added", "deleted", "modified", "type_changed"]
     "M": "modified",
     "T": "type_changed",
 }
+_SIZES: Final = ("diff-tree", "-r", "--no-renames", "--no-ext-diff", "--no-textconv")
 _COUNTS: Final = re.compile(r"(\d+) (file|insertion|deletion)")
-_KINDS: Final = ("file", "insertion", "deletion")
+COUNT_SECONDS: Final = 10.0
+"""Time for counting lines. An agent may write files that take git minutes to compare."""
 _SHOWN: Final = 20
 """Paths that are named, of what would be lost."""
 _NOTHING: Final = "000000"
@@ -105,6 +110,15 @@ class SnapshotHistory:
             RuntimeFailure: git failed.
             DeadlineExceeded: it takes too long.
         """
+        try:
+            return await self._diff(question)
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"the changes take git longer than {self._seconds:g} s to compare",
+                hint="name some of the files with paths, or a turn",
+            ) from error
+
+    async def _diff(self, question: DiffQuestion) -> DiffAnswer:
         between = await self.between(question)
         if between is None:
             return DiffAnswer(between=None)
@@ -161,26 +175,31 @@ class SnapshotHistory:
         )
         return LogAnswer(snapshots=tuple(snapshots), changes=tuple(changes))
 
-    async def _counts(
-        self, pairs: Sequence[tuple[str, str]]
-    ) -> dict[tuple[str, str], tuple[int, int, int]]:
-        """Return files, insertions and deletions between trees, all by one process."""
+    async def counts(self, old: str | None, new: str) -> ChangeSize:
+        """Return the size of the changes between two commits.
+
+        Args:
+            old: Commit; None: an empty workspace.
+            new: Commit.
+
+        Raises:
+            RuntimeFailure: git failed.
+            DeadlineExceeded: it takes too long.
+        """
+        return size_of(await change_lines(self._run, self._seconds, old or EMPTY_TREE, new))
+
+    async def _counts(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], ChangeSize]:
+        """Return the sizes of the changes between trees, all by one process."""
         asked = "".join(f"{old} {new}\n" for old, new in pairs)
-        text = await self._run(
-            "diff-tree", "--stdin", "-r", "--shortstat", "--no-renames", "--no-ext-diff",
-            "--no-textconv", given=asked.encode(),
-        )  # fmt: skip
-        found: dict[tuple[str, str], tuple[int, int, int]] = dict.fromkeys(pairs, (0, 0, 0))
+        lines: dict[tuple[str, str], list[str]] = {pair: [] for pair in pairs}
         pair = ("", "")
-        for line in text.decode().splitlines():
-            if line.startswith(" "):
-                numbers = {kind: int(count) for count, kind in _COUNTS.findall(line)}
-                files, came, went = (numbers.get(kind, 0) for kind in _KINDS)
-                found[pair] = files, came, went
+        for line in await change_lines(self._run, self._seconds, "--stdin", given=asked.encode()):
+            if line.startswith((" ", ":")):
+                lines[pair].append(line)
             elif line:
                 old, _, new = line.partition(" ")
                 pair = old, new
-        return found
+        return {pair: size_of(found) for pair, found in lines.items()}
 
     async def fork_point(self, question: ForkQuestion) -> ForkAnswer:
         """Return the snapshot that a fork of a session begins with.
@@ -314,8 +333,41 @@ class SnapshotHistory:
         )
         return list(_changes(text))
 
-    async def _run(self, *arguments: str, given: bytes = b"") -> bytes:
-        return await self._git.run(self._repository, *arguments, given=given, seconds=self._seconds)
+    async def _run(
+        self, *arguments: str, given: bytes = b"", seconds: float | None = None
+    ) -> bytes:
+        seconds = self._seconds if seconds is None else seconds
+        return await self._git.run(self._repository, *arguments, given=given, seconds=seconds)
+
+
+async def change_lines(
+    run: Callable[..., Awaitable[bytes]], seconds: float, *compared: str, given: bytes = b""
+) -> list[str]:
+    """Return a line of counts for each comparison, or one for each file if that takes too long.
+
+    Args:
+        run: Runs git, with the arguments `given` and `seconds`.
+        seconds: Time for listing the files.
+        compared: What is compared.
+        given: The same on standard input.
+
+    Raises:
+        RuntimeFailure: git failed.
+        DeadlineExceeded: even listing takes too long.
+    """
+    try:
+        text = await run(*_SIZES, "--shortstat", *compared, given=given, seconds=COUNT_SECONDS)
+    except DeadlineExceeded:
+        text = await run(*_SIZES, "--raw", *compared, given=given, seconds=seconds)
+    return text.decode().splitlines()
+
+
+def size_of(lines: Sequence[str]) -> ChangeSize:
+    """Return the size that is in the lines of git about one comparison."""
+    if any(line.startswith(":") for line in lines):
+        return len(lines), None, None
+    found = {kind: int(count) for line in lines for count, kind in _COUNTS.findall(line)}
+    return found.get("file", 0), found.get("insertion", 0), found.get("deletion", 0)
 
 
 def _large(now: dict[str, dict[str, Any]], then: dict[str, Any]) -> dict[str, str]:

@@ -74,8 +74,9 @@ class TurnChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     turn: int
     files: int
-    insertions: int
-    deletions: int
+    insertions: int | None
+    """Lines; None: it takes too long to count them."""
+    deletions: int | None
 
 
 class LogAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="log"):

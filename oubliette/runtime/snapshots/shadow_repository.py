@@ -39,7 +39,7 @@ from oubliette.runtime.snapshots.history_records import (
 )
 from oubliette.runtime.snapshots.names import PARTS
 from oubliette.runtime.snapshots.ref_files import PACKED, refs_below, remove_locks
-from oubliette.runtime.snapshots.snapshot_names import EMPTY_TREE, at_end, named
+from oubliette.runtime.snapshots.snapshot_names import at_end, named
 from oubliette.runtime.snapshots.snapshot_records import (
     Restored,
     Snapshot,
@@ -69,7 +69,6 @@ with its server or at its deadline, as there is one at a time."""
 MAX_PACKS: Final = 40
 """Packs, one for each snapshot, above which they are made one."""
 _OBJECT: Final = re.compile(r"[0-9a-f]{40}")
-_COUNTS: Final = re.compile(rb"(\d+) (file|insertion|deletion)")
 
 
 class ShadowRepository:
@@ -148,7 +147,7 @@ class ShadowRepository:
         self._heads, self._seen = made, seen
         self._large = answer.entries > MAX_ENTRIES
         before, changed = heads.get("files"), heads.get("files") != made["files"]
-        counts = await self.counts(before, made["files"]) if changed else (0, 0, 0)
+        counts = await self.history.counts(before, made["files"]) if changed else (0, 0, 0)
         return Snapshot(
             ref=self._ref(label),
             changed=changed and counts != (0, 0, 0),
@@ -257,24 +256,6 @@ class ShadowRepository:
         return f"{REFS['files']}/{label.name}"
 
     # ------------------------------------------------------------------ looking
-
-    async def counts(self, old: str | None, new: str) -> tuple[int, int, int]:
-        """Return how many files differ between two commits, and the lines that came and went.
-
-        Args:
-            old: Commit; None: an empty workspace.
-            new: Commit.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
-        text = await self._run(
-            "diff-tree", "-r", "--shortstat", "--no-renames", "--no-ext-diff", "--no-textconv",
-            old or EMPTY_TREE, new,
-        )  # fmt: skip
-        found = {kind: int(count) for count, kind in _COUNTS.findall(text)}
-        return found.get(b"file", 0), found.get(b"insertion", 0), found.get(b"deletion", 0)
 
     async def snapshots(self, session_id: str | None = None) -> list[StoredSnapshot]:
         """Return the snapshots of a session, or all, in the order of their refs' names.

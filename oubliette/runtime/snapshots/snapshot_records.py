@@ -90,8 +90,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     rest: str | None = None
     """Commits of its two trees."""
     files: int = 0
-    insertions: int = 0
-    deletions: int = 0
+    insertions: int | None = 0
+    deletions: int | None = 0
+    """Lines; None: it takes too long to count them."""
     entries: int = 0
     left_out: int = 0
     """Entries that it does not contain: sockets, pipes, devices, unreadable and large files."""

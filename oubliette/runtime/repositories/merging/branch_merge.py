@@ -6,7 +6,6 @@ the way is in a place of its own, and the branch is set last, from the commit th
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -31,6 +30,7 @@ from oubliette.runtime.repositories.merging.session_commits import SessionCommit
 from oubliette.runtime.repositories.merging.state_trees import StateTrees
 from oubliette.runtime.repositories.merging.tree_merge import merge_commits
 from oubliette.runtime.repositories.project_repository import REMOTE, SECONDS
+from oubliette.runtime.snapshots.history import change_lines, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,6 @@ MAX_SHOWN: Final = 20
 """Files that are left out, in an answer."""
 _NOBODY: Final = "0" * 40
 """Value of a ref that does not exist."""
-_COUNTS: Final = re.compile(rb"(\d+) (file|insertion|deletion)")
 
 
 class BranchMoved(Conflict):
@@ -156,7 +155,7 @@ class BranchMerge:
             new = await merger.merged(tip, commits.commits, had)
         if new == before or (before is None and new == tip):
             return replace(outcome, up_to_date=True, created=False)
-        counts = await self._counts(room, before or base, new)
+        counts = size_of(await change_lines(room.run, SECONDS, before or base, new))
         listed = await room.line("rev-list", "--count", new, "--not", before or base)
         return replace(
             outcome,
@@ -202,14 +201,6 @@ class BranchMerge:
             if name == ref:  # and not one below it
                 return commit
         return None
-
-    async def _counts(self, room: MergeRoom, old: str, new: str) -> tuple[int, int, int]:
-        text = await room.run(
-            "diff-tree", "-r", "--shortstat", "--no-renames", "--no-ext-diff", "--no-textconv",
-            old, new,
-        )  # fmt: skip
-        found = {kind: int(count) for count, kind in _COUNTS.findall(text)}
-        return found.get(b"file", 0), found.get(b"insertion", 0), found.get(b"deletion", 0)
 
     async def _set(self, into: str, commit: str, before: str | None) -> None:
         ref = f"{HEADS}/{into}"

@@ -55,8 +55,9 @@ class MergeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     commits: int = 0
     """Commits that came to the branch."""
     files: int = 0
-    insertions: int = 0
-    deletions: int = 0
+    insertions: int | None = 0
+    deletions: int | None = 0
+    """Lines; None: it takes too long to count them."""
     conflicts: tuple[ConflictInfo, ...] = ()
     conflict_with: str | None = None
     """Side that does not fit: `the session`, `turn 2`, or `origin/main`."""

@@ -63,7 +63,11 @@ class MergeRoom:
             (self.folder / name).mkdir(mode=0o700, parents=True)
 
     async def try_run(
-        self, *arguments: str, given: bytes = b"", more: Mapping[str, str | None] | None = None
+        self,
+        *arguments: str,
+        given: bytes = b"",
+        more: Mapping[str, str | None] | None = None,
+        seconds: float = SECONDS,
     ) -> ProgramOutput:
         """Run a command of git on what is there; return its exit code and output.
 
@@ -71,6 +75,7 @@ class MergeRoom:
             arguments: The command.
             given: Its standard input.
             more: Further variables of its environment; None removes one.
+            seconds: Its time.
 
         Raises:
             DeadlineExceeded: it takes too long.
@@ -82,11 +87,15 @@ class MergeRoom:
             environment={name: value for name, value in together.items() if value is not None},
             folder=self.folder,
             given=given,
-            seconds=SECONDS,
+            seconds=seconds,
         )
 
     async def run(
-        self, *arguments: str, given: bytes = b"", more: Mapping[str, str | None] | None = None
+        self,
+        *arguments: str,
+        given: bytes = b"",
+        more: Mapping[str, str | None] | None = None,
+        seconds: float = SECONDS,
     ) -> bytes:
         """Run a command of git that must not fail; return its output.
 
@@ -94,7 +103,7 @@ class MergeRoom:
             DeadlineExceeded: it takes too long.
             RuntimeFailure: git failed, or cannot be started.
         """
-        done = await self.try_run(*arguments, given=given, more=more)
+        done = await self.try_run(*arguments, given=given, more=more, seconds=seconds)
         if done.code != 0:
             raise RuntimeFailure(f"git {arguments[0]}: {done.errors or done.code}")
         return done.output

@@ -12,6 +12,7 @@ from oubliette.errors import RuntimeFailure
 from oubliette.records import ProjectRepository
 from oubliette.runtime.repositories.merging.branch_merge import BranchMerge
 from oubliette.runtime.repositories.merging.merge_records import MergeOutcome, MergeRequest
+from oubliette.runtime.snapshots import history
 from oubliette.runtime.snapshots.git_program import GitProgram
 from oubliette.runtime.snapshots.history_records import StatesAnswer, StatesQuestion
 from oubliette.runtime.snapshots.shadow_repository import ShadowRepository
@@ -150,6 +151,16 @@ async def test_a_branch_is_created_from_the_base_and_has_a_commit_per_turn(made)
     site.git("fsck", "--strict")
     again = await work.merge("fix/test")
     assert (again.merged, again.up_to_date, again.created) == (False, True, False)
+
+
+@pytest.mark.whole
+async def test_lines_that_take_too_long_to_count_hold_up_no_merge(made, monkeypatch) -> None:
+    site = await made()
+    work = await site.work("one")
+    await work.turn({"shop.py": "price = 2\n", "new": "1\n"})
+    monkeypatch.setattr(history, "COUNT_SECONDS", 0.0)
+    done = await work.merge()
+    assert (done.merged, done.files, done.insertions, done.deletions) == (True, 2, None, None)
 
 
 async def test_a_dry_run_changes_nothing(made) -> None:

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.errors import InvalidParameter, NotFound
-from oubliette.runtime.snapshots.history_records import DiffAnswer, DiffQuestion
+from oubliette.errors import DeadlineExceeded, InvalidParameter, NotFound
+from oubliette.runtime.snapshots import history
+from oubliette.runtime.snapshots.history_records import (
+    DiffAnswer,
+    DiffQuestion,
+    LogAnswer,
+    LogQuestion,
+    TurnChanges,
+)
 from oubliette.runtime.snapshots.snapshot_records import SnapshotLabel
 
 if TYPE_CHECKING:
@@ -56,6 +63,36 @@ async def test_a_turn_alone_is_from_its_start_to_its_end(shadow: Shadow) -> None
         "new": ("modified", 1, 0),
         "old": ("deleted", 0, 3),
     }
+
+
+async def test_lines_that_take_too_long_to_count_are_all_that_is_missing(
+    shadow: Shadow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent may write files that git compares for minutes; here the time is none at all."""
+    monkeypatch.setattr(history, "COUNT_SECONDS", 0.0)
+    (shadow.workspace / "old").write_text("1\n")
+    taken = await shadow.turn(1)
+    assert (taken.changed, taken.files, taken.insertions, taken.deletions) == (True, 1, None, None)
+    (shadow.workspace / "old").unlink()
+    (shadow.workspace / "odd\nname").write_text("1\n")
+    taken = await shadow.turn(2)
+    assert (taken.files, taken.insertions, taken.deletions) == (2, None, None)
+    found = await shadow.repository.answer(LogQuestion(session_id="ses_1", turns=(1, 2)))
+    assert isinstance(found, LogAnswer)
+    assert found.changes == (
+        TurnChanges(turn=1, files=1, insertions=None, deletions=None),
+        TurnChanges(turn=2, files=2, insertions=None, deletions=None),
+    )
+
+
+async def test_a_diff_that_takes_too_long_says_what_to_name(
+    shadow: Shadow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await two_turns(shadow)
+    monkeypatch.setattr(shadow.repository.history, "_seconds", 0.0)
+    with pytest.raises(DeadlineExceeded, match="longer than 0 s to compare") as raised:
+        await diff(shadow)
+    assert "paths" in raised.value.hint
 
 
 async def test_a_diff_may_go_backwards_and_between_snapshots_by_name(shadow: Shadow) -> None:

@@ -1,4 +1,4 @@
-"""What sessions have changed, as tools return it: diffs, turns, snapshots, merges, pushes."""
+"""Changes of sessions, as tools return them: diffs, turns, snapshots, merges, pushes."""
 
 from __future__ import annotations
 

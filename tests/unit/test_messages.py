@@ -117,7 +117,8 @@ def test_what_a_message_answers_is_public_too(message: type[Message]) -> None:
     if issubclass(message, Reply):
         text = str(reply_type(message))
         classes = set(re.findall(r"oubliette\.[\w.]+\.(\w+)", text))
-        assert classes <= set(NAMES)
+        # By what it is: a class may be exported under a name of its own.
+        assert classes <= {getattr(oubliette.messages, name).__name__ for name in NAMES}
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: each.__name__)

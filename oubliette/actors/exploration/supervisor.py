@@ -28,14 +28,14 @@ async def of_tree(context: ActorContext, session: Session) -> OpenExploration:
     )
 
 
-class _Found(LocalMessage):
+class _TreeFound(LocalMessage):
     """A tree that is to be opened, and who counts it."""
 
     message: OpenExploration
     node: str | None = None
     """Node that counts it; None: this one."""
     error: OublietteError | None = None
-    """Why that is unknown."""
+    """Reason for which that is unknown."""
     moves: int
     """Value of `ExplorationsActor._moves` before it was looked up."""
 
@@ -43,7 +43,7 @@ class _Found(LocalMessage):
 class _HomeFound(LocalMessage):
     """To itself: it is known who counts a tree."""
 
-    found: _Found
+    found: _TreeFound
     answer: Deferred
 
 
@@ -57,7 +57,7 @@ class _HomeUnknown(LocalMessage):
 class _LiveFound(LocalMessage):
     """To itself: the trees of the sessions that live here."""
 
-    found: list[_Found]
+    found: list[_TreeFound]
     answer: Deferred
 
 
@@ -84,7 +84,7 @@ class ExplorationsActor(DynamicSupervisor):
         for found in await self._live():
             await self._open_found(found)
 
-    async def _live(self) -> list[_Found]:
+    async def _live(self) -> list[_TreeFound]:
         """Return the trees with sessions that live here, and who counts them."""
         here = await once_back(self._context.projects_here)
         living: dict[str, Session] = {}
@@ -97,21 +97,21 @@ class ExplorationsActor(DynamicSupervisor):
             if not self.has_child(session.exploration_id)
         ]
 
-    async def _find(self, message: OpenExploration) -> _Found:
-        """Find out which node counts a tree; the database may take its time to tell."""
+    async def _find(self, message: OpenExploration) -> _TreeFound:
+        """Find out which node counts a tree; the database may be slow with its answer."""
         moves, node, error = self._moves, None, None
         try:
             node = await counting_node(self._context, message.project_id)
         except OublietteError as failed:
             error = failed
-        return _Found(message=message, node=node, error=error, moves=moves)
+        return _TreeFound(message=message, node=node, error=error, moves=moves)
 
     @handles(OpenExploration)
     async def _open(self, message: OpenExploration) -> str | None:
         if (known := self._known(message)) is not None:
             return known
         if self._context.homes is None:
-            return await self._open_found(_Found(message=message, moves=self._moves))
+            return await self._open_found(_TreeFound(message=message, moves=self._moves))
         self._find_for(message, self.defer())
         return None
 
@@ -143,7 +143,7 @@ class ExplorationsActor(DynamicSupervisor):
     def _home_unknown(self, message: _HomeUnknown) -> None:
         message.answer.set_error(message.error)
 
-    async def _open_found(self, found: _Found) -> str:
+    async def _open_found(self, found: _TreeFound) -> str:
         """Start the actor of a tree, or of its branch.
 
         Raises:

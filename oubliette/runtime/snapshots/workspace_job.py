@@ -61,7 +61,7 @@ class WorkspaceJobs:
     Args:
         at_once: Jobs that run at a time; others wait.
         of_principal: Those for one principal, for which the current task works.
-        of_project: Those of one project, whoever it works for.
+        of_project: Those of one project, for all principals together.
     """
 
     def __init__(self, at_once: int = 1, of_principal: int = 1, of_project: int = 1) -> None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from oubliette.config.schema import Config
     from oubliette.kit import Ref
     from oubliette.mcp_front.auth import AuthenticatedKey
-    from oubliette.mcp_front.interfaces import GitViews, Ready, ToolTable, Verify
+    from oubliette.mcp_front.interfaces import GitViews, KeyChecks, Ready, ToolTable
     from oubliette.mcp_front.transport.http_protocol import GuardedProtocol, Parser
     from oubliette.tools.auth.rate_limits import RateLimits
 
@@ -71,7 +71,7 @@ class McpApp:
     Args:
         config: The server's configuration.
         tools: The tool table.
-        verify: Returns the token of a key.
+        keys: Checks of keys.
         ready: Returns the reasons why the server takes no work.
         callers: The actor that opens CallerActors.
         find: Name → a ref that is resolved at each send.
@@ -89,7 +89,7 @@ class McpApp:
         *,
         config: Config,
         tools: ToolTable,
-        verify: Verify,
+        keys: KeyChecks,
         ready: Ready,
         callers: Ref,
         find: Callable[[str], Ref],
@@ -105,7 +105,7 @@ class McpApp:
         self._ready = ready
         self._names = HostPolicy(config.server)
         self.quotas = Quotas(config.callers, claims, shares)
-        self._authenticator = Authenticator(verify, self.quotas.turn)
+        self._authenticator = Authenticator(keys, self.quotas.turn)
         self._ports = PortSite(config.ports.base_url, find, self._authenticator)
         self.listening = ListenService(callers, find, self.quotas, config.callers)
         """Implementation of `caller_listen`, for the tool table (`ToolServices.listen`)."""
@@ -354,7 +354,9 @@ class McpApp:
         # The ids are ours, and not the SDK's: without a store of them it would answer nothing.
         scope["headers"] = [pair for pair in scope["headers"] if pair[0] != _LAST_EVENT_ID]
         exchange = RequestStream(who, scope, send)
+        loop = asyncio.get_running_loop()
         binder, took_over, counted = None, False, False
+        keeper = loop.create_task(_cut_with_key(exchange))
         try:
             if session_id is not None and _takes_events(header(scope["headers"], b"accept")):
                 took_over = await self._streams.take_over(exchange, session_id.decode("latin-1"))
@@ -365,7 +367,7 @@ class McpApp:
                 opened = self._streams.opened(
                     exchange, session_id.decode("latin-1"), last_event_id, took_over=took_over
                 )
-                binder = asyncio.get_running_loop().create_task(opened)
+                binder = loop.create_task(opened)
             await self._serve(scope, receive, exchange)
         except LimitExceeded as error:
             if counted:
@@ -373,6 +375,7 @@ class McpApp:
             await self._refuse_for_now(send, error)
         finally:
             exchange.end()
+            keeper.cancel()
             if binder is not None:
                 binder.cancel()
             if counted:
@@ -409,6 +412,15 @@ class McpApp:
                 )
         finally:
             exchange.end()
+
+
+async def _cut_with_key(exchange: RequestStream) -> None:
+    """Cut a stream when its key ends; the SDK takes that for a client that has gone."""
+    try:
+        async with exchange.who.while_good():
+            await asyncio.get_running_loop().create_future()
+    except Unauthenticated:
+        exchange.cut()
 
 
 def _takes_events(accept: bytes | None) -> bool:

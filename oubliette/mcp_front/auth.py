@@ -13,8 +13,9 @@ from oubliette.tools.spec import CallContext
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
+    from contextlib import AbstractAsyncContextManager
 
-    from oubliette.mcp_front.interfaces import Verify
+    from oubliette.mcp_front.interfaces import KeyChecks
     from oubliette.records import Token
 
 MAX_KEY: Final = 4096  # bytes of an Authorization header
@@ -40,6 +41,14 @@ class AuthenticatedKey:
         self._key = key
         self.context = context
 
+    def while_good(self) -> AbstractAsyncContextManager[None]:
+        """Return the context of an answer, which is cancelled when the key ends.
+
+        Raises:
+            Unauthenticated: the key has ended, before or meanwhile.
+        """
+        return self._authenticator.while_good(self.context.token_id)
+
     async def still_good(self) -> bool:
         """Whether the key would be accepted now; long streams check it repeatedly."""
         try:
@@ -53,12 +62,12 @@ class Authenticator:
     """Authentication of Authorization headers.
 
     Args:
-        verify: Key → its token.
+        keys: Checks of keys.
         turn: Awaited before a refusal: those of a flood are answered a few at a turn of the loop.
     """
 
-    def __init__(self, verify: Verify, turn: Callable[[], Awaitable[None]]) -> None:
-        self.verify = verify
+    def __init__(self, keys: KeyChecks, turn: Callable[[], Awaitable[None]]) -> None:
+        self.verify, self.while_good = keys
         self._turn = turn
         self._known: dict[str, tuple[Token, CallContext]] = {}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from oubliette.records import Token
 
@@ -14,6 +15,18 @@ if TYPE_CHECKING:
 
 Verify = Callable[[str], Awaitable[Token]]
 """Key → its token; raises Unauthenticated if the key is not valid on this transport now."""
+
+WhileGood = Callable[[str], AbstractAsyncContextManager[None]]
+"""Id of a token → the context of what its key does, which is cancelled when the key ends; then it
+raises Unauthenticated."""
+
+
+class KeyChecks(NamedTuple):
+    """Checks of keys: before an answer, and during it."""
+
+    verify: Verify
+    while_good: WhileGood
+
 
 Ready = Callable[[], Awaitable[list[str]]]
 """Returns the reasons why the server takes no work now; empty if it does."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from oubliette.actors.store.actor import GetStoreState
 from oubliette.errors import Unauthenticated
 from oubliette.mcp_front.app import McpApp
+from oubliette.mcp_front.interfaces import KeyChecks
 from oubliette.mcp_front.tool_adapter import ToolAdapter
 from oubliette.tools.audit import note_refused_key
 from oubliette.tools.git_views import ProjectViews
@@ -55,7 +56,7 @@ def front_of(
     front = McpApp(
         config=services.config,
         tools=ToolAdapter(services),
-        verify=verify,
+        keys=KeyChecks(verify, services.keys.while_good),
         ready=ready,
         callers=services.callers,
         find=services.name_actor,

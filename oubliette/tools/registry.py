@@ -15,6 +15,7 @@ from oubliette.errors import (
     NotHere,
     OublietteError,
     ProjectMoves,
+    Unauthenticated,
     Unavailable,
 )
 from oubliette.ids import shown
@@ -162,13 +163,22 @@ async def call(
 ) -> ToolResult:
     """Call a tool, on whichever machine of a cluster has to carry it out.
 
-    A failure of the tool is an answer with the remedy.
+    A failure of the tool is an answer with the remedy, and so is the end of the caller's key.
 
     Raises:
         NotFound: there is no such tool on this transport.
     """
     tool = find(context, name)
+    try:
+        async with services.keys.while_good(context.token_id):
+            return await _call(services, context, tool, arguments)
+    except Unauthenticated as error:
+        return failure(error)
 
+
+async def _call(
+    services: ToolServices, context: CallContext, tool: Tool, arguments: dict[str, Any] | None
+) -> ToolResult:
     async def wherever() -> ToolResult:
         result = await call_at_home(services, context, tool, arguments)
         if result is None:

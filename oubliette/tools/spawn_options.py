@@ -11,7 +11,7 @@ from oubliette.contract import field_types
 from oubliette.errors import InvalidParameter, Unauthenticated
 from oubliette.records import Limits, made_of
 from oubliette.runtime.repositories.workspace_clone import branch_of
-from oubliette.tools.auth.api_keys import REFUSED
+from oubliette.tools.auth.running_calls import REFUSED
 from oubliette.tools.auth.scopes import minted_scope
 from oubliette.tools.caller_tools import normalised
 from oubliette.tools.spec import CALLERS

@@ -20,6 +20,7 @@ from oubliette.actors.messages import (
     caller_actor_name,
 )
 from oubliette.actors.store.actor import StoreActor, Transact
+from oubliette.clock import SystemClock
 from oubliette.config.schema import CallersConfig, Config, ServerConfig
 from oubliette.contract.validation import decode
 from oubliette.errors import Conflict, NotFound, OublietteError, Unauthenticated
@@ -27,11 +28,13 @@ from oubliette.ids import new_id, new_uuid
 from oubliette.kit import Actor, System, handles
 from oubliette.mcp_front.actor import FrontActor, GetUrl
 from oubliette.mcp_front.app import McpApp
+from oubliette.mcp_front.interfaces import KeyChecks
 from oubliette.mcp_front.transport.http_protocol import Deadlines
 from oubliette.records import CallerRequest, Event, Token
 from oubliette.runtime.store.database import Database
 from oubliette.runtime.store.operations import AppendEvents, PutCallerRequest, SettleCallerRequest
 from oubliette.runtime.store.reader import Reader
+from oubliette.tools.auth.running_calls import RunningCalls
 from oubliette.tools.caller_listen import CallerListen
 from tests.callers import HttpCaller, SdkCaller
 
@@ -76,6 +79,7 @@ class World:
         self.reader = reader
         self.config = config
         self.tokens: dict[str, Token] = {}
+        self.running = RunningCalls(SystemClock())
         self.not_ready: list[str] = []
         self.gate = asyncio.Event()
         self.calls: list[tuple[str, str]] = []
@@ -85,7 +89,7 @@ class World:
         self.front = McpApp(
             config=config,
             tools=self,
-            verify=self.verify,
+            keys=KeyChecks(self.verify, lambda key: self.running.until_end(key, None)),
             ready=self.ready,
             callers=self.callers,
             find=system.ref,

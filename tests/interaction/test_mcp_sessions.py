@@ -195,3 +195,20 @@ async def test_a_session_can_be_opened_again_after_it_has_ended():
         assert [await works(each) for each in (first, again)] == [False, True]
         assert (await again.send(b"", method="DELETE"))[0] == 200
         await until(w, 0)
+
+
+async def test_a_stream_ends_with_the_key_that_opened_it_and_its_session_stays():
+    """The session is that of another key of the same principal."""
+    async with world() as w, asyncio.timeout(60):
+        first, second = w.key(), w.key()
+        session = await opened(w, first)
+        other = Wire(w, "legacy")
+        other.key, other.session = second, session.session
+        async with other.open(b"", method="GET") as reader:
+            await reader.readuntil(b"\r\n\r\n")
+            w.running.end(w.tokens[second].id)
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        async with session.open(b"", method="GET") as reader:
+            assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+        assert await works(session)

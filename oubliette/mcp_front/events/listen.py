@@ -113,12 +113,17 @@ class ListenService:
                     # A client that resumes a stream may have failed while it handled a request.
                     again=streams,
                 )
+                link.cursor = opened.cursor
                 if call is not None:
                     # When the client disconnects, the listener ends, and with it any wait
                     call.exchange.on_end(lambda: link.close(GONE))
                 if call is not None and streams:
                     return await self._stream(call, link, opened.cursor, params.max_seconds)
                 return await self._poll(link, opened.cursor, params.max_seconds)
+        except asyncio.CancelledError:
+            if call is None or await call.exchange.who.still_good():
+                raise
+            return CallerListenResult(events=(), next=link.cursor, ended=BAD_KEY)
         finally:
             link.close(GONE)
             slot.end()
@@ -197,7 +202,7 @@ class ListenService:
                     await exchange.push(frames)
                 except StreamClosed:
                     return cursor, GONE
-            cursor = batch.next
+            cursor = link.cursor = batch.next
             if batch.ended is not None:
                 return cursor, batch.ended
 

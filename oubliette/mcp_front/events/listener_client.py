@@ -52,6 +52,8 @@ class ListenerClient:
         self.listener_id = new_uuid()
         self.ended: str | None = None
         """Reason given to `close`; None: it was not closed."""
+        self.cursor = 0
+        """Cursor of what its client has; set by the owner."""
         self._callers = callers
         self._ref = find(caller_actor_name(principal, caller_id))
         self._mode: Literal["provide", "observe"] = "provide"

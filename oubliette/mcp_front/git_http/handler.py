@@ -39,6 +39,7 @@ AT_ONCE: Final = 8
 """Requests of one principal that are served at a time: each has processes of its own."""
 _CHALLENGE: Final = (b"www-authenticate", b'Basic realm="oubliette: any user name, and a key"')
 _STATUS: Final[tuple[tuple[type[OublietteError], int], ...]] = (
+    (Unauthenticated, 401),
     (NotFound, 404),
     (Forbidden, 403),
     (LimitExceeded, 429),
@@ -110,7 +111,8 @@ class GitHttp:
         connection_of(scope).admitted(who.context.principal)
         response = _GitResponse(scope, send)
         try:
-            await self._serve(who, scope, receive, response)
+            async with who.while_good():
+                await self._serve(who, scope, receive, response)
         except ClientGone:
             pass  # an answer has no reader any more
         except OublietteError as error:

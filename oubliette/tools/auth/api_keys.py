@@ -26,17 +26,17 @@ from oubliette.runtime.store.operations import PutPrincipal, PutToken, RevokeTok
 from oubliette.runtime.store.reader_threads import reads_for
 from oubliette.tools.auth import scopes
 from oubliette.tools.auth.last_uses import LastUses
+from oubliette.tools.auth.running_calls import REFUSED, RunningCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from oubliette.clock import Clock
     from oubliette.runtime.store.operations import Commit
     from oubliette.runtime.store.reader import Reader
     from oubliette.tools.spec import CallContext, Transport
 
-REFUSED: Final = "invalid or expired API key"
-"""Error message of every invalid key; it does not reveal the reason."""
 UNBOUND: Final = "session:"
 """Principal of a minted key that is not bound to its session yet; it cannot own anything."""
 
@@ -75,6 +75,7 @@ class ApiKeys:
         self._listed: list[str] = []
         """Ids of the tokens that are listed, sorted: all but revoked ones of sessions."""
         self._uses = LastUses(commit, clock)
+        self._running = RunningCalls(clock)
         self.on_revoked: list[Callable[[str], None]] = []
         """Called with the id of each token that was revoked, here or on another node."""
 
@@ -217,6 +218,21 @@ class ApiKeys:
         expired = token.expires_at is not None and token.expires_at <= self._clock.time()
         return expired or token.revoked_at is not None
 
+    def while_good(self, token_id: str) -> AbstractAsyncContextManager[None]:
+        """Return the context of what a key does, which is cancelled when the key ends.
+
+        Those that have no key, such as the operator, do it without a limit.
+
+        Raises:
+            Unauthenticated: the key has ended, before or meanwhile.
+        """
+        if self.has_ended(token_id):
+            raise Unauthenticated(REFUSED)
+        token = self._tokens.get(token_id)
+        ends = None if token is None else token.expires_at
+        left = None if ends is None else ends - self._clock.time()
+        return self._running.until_end(token_id, left)
+
     def _good(self, token: Token, transport: Transport, session_id: str | None) -> bool:
         if self.has_ended(token.id) or token.principal == UNBOUND:
             return False
@@ -345,6 +361,7 @@ class ApiKeys:
         return bool(revoked)
 
     def _revoked(self, token_id: str) -> None:
+        self._running.end(token_id)
         for told in self.on_revoked:
             try:
                 told(token_id)

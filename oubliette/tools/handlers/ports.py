@@ -11,7 +11,7 @@ from oubliette.actors.ports.messages import PORTS, ClosePort, ListPorts, OpenPor
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
 from oubliette.errors import Conflict, Unauthenticated, Unavailable
-from oubliette.tools.auth.api_keys import REFUSED
+from oubliette.tools.auth.running_calls import REFUSED
 from oubliette.tools.handlers.sessions import own_session, visible_session
 from oubliette.tools.spec import CALLERS, Result, Transport, tool
 

@@ -205,6 +205,7 @@ class McpApp:
         """Answer one HTTP request."""
         if scope["type"] != "http":
             return
+        await connection_of(scope).in_rate()
         headers = scope["headers"]
         host = header(headers, b"host")
         if not self._names.knows_host(host):

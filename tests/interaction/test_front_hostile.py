@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from oubliette.json_values import MAX_VALUES
-from oubliette.mcp_front.transport import error_responses, open_connections
+from oubliette.mcp_front.transport import error_responses, http_protocol, open_connections
 from tests.callers import HttpCaller, ToolFailed
 from tests.http_client import HttpClient, HttpError
 from tests.interaction.frontkit import World, world
@@ -622,6 +622,38 @@ async def test_requests_without_a_good_key_are_answered_a_few_at_a_time(kind, mo
             await asyncio.sleep(0)
             seen.append(len(answered))
         assert max(b - a for a, b in itertools.pairwise(seen)) <= 4
+
+
+@pytest.mark.parametrize("kind", ["wrong key", "no key", "health", "unknown path", "other host"])
+async def test_a_connection_without_a_good_key_has_a_rate_of_its_own(kind, monkeypatch):
+    """What is above it waits; other connections do not, and one with a key does not."""
+    monkeypatch.setattr(http_protocol, "STRANGER_RATE", 4.0)
+    monkeypatch.setattr(http_protocol, "STRANGER_BURST", 10)
+    path = {"health": "/health", "unknown path": "/other"}.get(kind, "/mcp")
+    host = "elsewhere" if kind == "other host" else "localhost"
+    key = "Authorization: Bearer wrong\r\n" if kind == "wrong key" else ""
+    ask = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{key}\r\n".encode()
+    async with world() as w, contextlib.AsyncExitStack() as open_ones, asyncio.timeout(60):
+        began = time.monotonic()
+        (reader, flood), (_, other) = [await connected(w, ask, answered=True) for _ in range(2)]
+        for writer in (flood, other):
+            open_ones.callback(writer.close)
+
+        async def asked_again(count: int) -> float:
+            for _ in range(count):
+                flood.write(ask)
+                await reader.readuntil(b"HTTP/1.1 ")
+            return time.monotonic() - began
+
+        await asked_again(9)
+        monkeypatch.setattr(http_protocol, "STRANGER_RATE", 0.001)
+        known, call = await again(w, open_ones, "alice")
+        for number in range(20):
+            known.write(call)
+            while len(w.calls) < number + 2:
+                await asyncio.sleep(0)
+        monkeypatch.setattr(http_protocol, "STRANGER_RATE", 4.0)
+        assert await asked_again(3) >= 0.45  # the first two that are too many
 
 
 async def test_requests_of_one_principal_are_begun_a_few_at_a_time():

@@ -46,6 +46,8 @@ MAX_IN_WORK: Final = 64
 MAX_AHEAD: Final = 256
 """Further ones that are read: the cancellation of a call may be behind them."""
 PORTION: Final = 16  # lines that are handled before others have their turn
+LINES_OF_A_CALL: Final = 2
+"""Lines that a link may send for each call that a key may make: the call, and its cancellation."""
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.01, max=2.0, jitter=0.02)
 _CHUNK: Final = 256 * 1024
 _CANCELLED: Final = "notifications/cancelled"
@@ -97,6 +99,11 @@ class SessionConnectionActor(Actor):
         self._sending = False
         """Whether one of them is on its way to the session."""
         self._moved = asyncio.Event()
+        callers = context.config.callers
+        self._line_seconds = 1 / (LINES_OF_A_CALL * callers.calls_per_second)
+        self._burst_seconds = LINES_OF_A_CALL * callers.calls_burst * self._line_seconds
+        self._paid_until = 0.0
+        """Monotonic second up to which the lines so far have used the link's rate."""
 
     async def on_start(self) -> None:
         """Start to connect."""
@@ -169,6 +176,7 @@ class SessionConnectionActor(Actor):
             for number, line in enumerate(lines.feed(chunk)):
                 if number % PORTION == PORTION - 1:
                     await asyncio.sleep(0)
+                await self._in_rate()
                 if isinstance(line, wire.OversizeLine):
                     self._send_error(line.request_id, -32600, f"Invalid Request: {line}")
                     continue
@@ -183,6 +191,19 @@ class SessionConnectionActor(Actor):
                         self._moved.set()
         await self._until(lambda: not self._ahead and not self._sending)
         return "the agent's client closed the link"
+
+    async def _in_rate(self) -> None:
+        """Wait until the link may send one more line: most of its requests need no key."""
+        now = self.clock.monotonic()
+        self._paid_until = max(self._paid_until, now) + self._line_seconds
+        wait = self._paid_until - self._burst_seconds - now
+        if wait > 0:
+            over = asyncio.Event()
+            timer = self.clock.call_later(wait, over.set)
+            try:
+                await over.wait()
+            finally:
+                timer.cancel()
 
     def _may_read_ahead(self) -> bool:
         # Each line may be a large one.

@@ -7,6 +7,7 @@ read. Here each of these has a deadline. A client that reads nothing of what was
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import time
 from dataclasses import dataclass, field
@@ -20,7 +21,6 @@ from oubliette.mcp_front.transport.open_connections import OpenConnections
 from oubliette.mcp_front.transport.taken_connection import TakenConnection
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable
 
     from starlette.types import Scope
@@ -42,6 +42,9 @@ log = structlog.get_logger("oubliette.front")
 MAX_CONNECTIONS: Final = 4096
 STRANGER_KEEP_ALIVE: Final = 3
 """Seconds that a connection which has shown no good key is kept after an answer."""
+STRANGER_RATE: Final = 20.0
+"""Requests a second of a connection that has shown no good key; the next one waits."""
+STRANGER_BURST: Final = 40  # of these, at once
 STATE_KEY: Final = "oubliette.connection"
 """Key of the connection in a request's `scope["state"]`."""
 
@@ -145,6 +148,7 @@ class GuardedProtocol(_Parsing):
         self._deaf = False
         self._unhurried = False
         self._taken: TakenConnection | None = None
+        self._paid_until = 0.0
         self.when_lost: Callable[[], None] | None = None
         """Called once if the connection is lost; set and cleared by the current request."""
 
@@ -160,6 +164,16 @@ class GuardedProtocol(_Parsing):
         """Keep the connection open as one of this principal: it has shown a good key."""
         self.table.admitted(self, principal)
         self.timeout_keep_alive = self.config.timeout_keep_alive
+
+    async def in_rate(self) -> None:
+        """Wait until a connection that has shown no good key may have another request answered."""
+        if self.table.is_known(self):
+            return
+        now = self.loop.time()
+        self._paid_until = max(self._paid_until, now) + 1 / STRANGER_RATE
+        wait = self._paid_until - STRANGER_BURST / STRANGER_RATE - now
+        if wait > 0:
+            await asyncio.sleep(wait)
 
     @property
     def unused(self) -> bool:

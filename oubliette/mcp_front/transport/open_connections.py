@@ -73,6 +73,10 @@ class OpenConnections:
         self._of[connection] = principal
         self._known.setdefault(principal, {})[connection] = None
 
+    def is_known(self, connection: CountedConnection) -> bool:
+        """Whether a connection has shown a good key."""
+        return connection in self._of
+
     def remove(self, connection: CountedConnection) -> None:
         """Forget a connection; no effect if it is not among them."""
         self._strangers.pop(connection, None)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from oubliette.actors.container.guest_connection import GuestConnection, GuestConnectionState
-from oubliette.actors.relay.session_connection import MAX_IN_WORK, SessionConnectionActor
+from oubliette.actors.relay.session_connection import (
+    LINES_OF_A_CALL,
+    MAX_IN_WORK,
+    SessionConnectionActor,
+)
 from oubliette.actors.session.messages import (
     LinkNotify,
     LinkProgress,
@@ -18,6 +23,7 @@ from oubliette.actors.session.messages import (
     LinkRequestOver,
     OpenLink,
 )
+from oubliette.config.schema import CallersConfig, Config
 from oubliette.incontainer import wire
 from oubliette.json_values import MAX_VALUES
 from oubliette.runtime.guest.control_link import ControlLink
@@ -117,6 +123,52 @@ async def test_no_more_is_read_while_many_requests_wait(scene: Scene) -> None:
     await scene.world.until(lambda: len(scene.of(LinkRequest)) == MAX_IN_WORK + 3)
     await scene.world.settle()
     assert len(scene.of(LinkRequest)) == MAX_IN_WORK + 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id":1,"method":"tools_listed"}',
+        b'{"method":"notifications/cancelled","params":{"requestId":1}}',
+        b'{"id":true}',
+        b"no JSON",
+        b"[]",
+    ],
+)
+async def test_a_link_has_a_rate_of_lines_whatever_they_are(scene: Scene, line: bytes) -> None:
+    """Those that wait are not even decoded; another link has a rate of its own."""
+    callers = CallersConfig(calls_per_second=5, calls_burst=10)
+    scene.world.configure(Config(callers=callers))
+    scene.begin()
+    reader, writer = await scene.client()
+    answered = bytearray()
+
+    async def read() -> None:
+        while piece := await reader.read(65536):
+            answered.extend(piece)
+
+    def handled() -> int:
+        return answered.count(b"\n") + len(scene.of(LinkRequest))
+
+    reading = asyncio.ensure_future(read())
+    since = scene.world.clock.monotonic()
+    writer.write((line + b"\n") * 100)
+
+    async def in_all(seconds: float) -> int:
+        await scene.world.clock.elapse(since + seconds - scene.world.clock.monotonic())
+        for _ in range(20):
+            for _ in range(len(scene.of(LinkRequest))):
+                scene.ref.tell(LinkRequestOver())
+            await asyncio.to_thread(lambda: None)
+        return handled()
+
+    most = LINES_OF_A_CALL * callers.calls_burst
+    await scene.world.until(lambda: handled() >= most - 1)
+    assert await in_all(0.05) == most
+    assert await in_all(1.05) == most + LINES_OF_A_CALL * callers.calls_per_second
+    assert await in_all(2.05) == most + 2 * LINES_OF_A_CALL * callers.calls_per_second
+    reading.cancel()
+    await asyncio.wait([reading])
 
 
 async def test_of_large_requests_few_are_read_ahead(scene: Scene) -> None:

@@ -308,6 +308,8 @@ class Turn(Record, frozen=True):
     """Wall second in which it began to run; None: it has not, or under an earlier release."""
     began_index: int | None = None
     """Index of the session's next event then."""
+    cost_before: float | None = None
+    """What the session had cost then, in US dollars; None: as for `began_at`."""
 
 
 class Event(Record, frozen=True):

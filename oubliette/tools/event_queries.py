@@ -243,10 +243,11 @@ def _inside_character(data: bytes, place: int) -> bool:
     return place < len(data) and data[place] & 0xC0 == 0x80
 
 
-def turn_costs(connection: StoreConnection, session_id: str) -> dict[int, float]:
-    """Return the cost of each turn in US dollars, as far as its agent has reported it."""
+def turn_costs(connection: StoreConnection, session_id: str, before: int) -> dict[int, float]:
+    """Return the cost of each turn in US dollars, as far as events below an index report it."""
     rows = connection.execute(
-        f"{EVENT} WHERE session_id = ? AND type = 'system' ORDER BY idx", (session_id,)
+        f"{EVENT} WHERE session_id = ? AND idx < ? AND type = 'system' ORDER BY idx",
+        (session_id, before),
     )
     costs: dict[int, float] = {}
     for row in rows:

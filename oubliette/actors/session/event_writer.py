@@ -120,7 +120,12 @@ class EventWriter:
 
     def begun(self, turn: Turn) -> Turn:
         """Return the turn as one that begins here."""
-        return msgspec.structs.replace(turn, began_at=self._now(), began_index=self._next)
+        return msgspec.structs.replace(
+            turn,
+            began_at=self._now(),
+            began_index=self._next,
+            cost_before=self.record.cost_usd,
+        )
 
     def put(self, *ops: Op) -> None:
         """Add operations to the same transaction."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
 
@@ -21,11 +21,15 @@ from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from oubliette.actors.merge_requests import AgentCommitsFetched
-    from oubliette.records import Turn
+    from oubliette.records import Session, Turn
     from oubliette.runtime.snapshots.history_records import TurnChanges
     from oubliette.runtime.snapshots.snapshot_names import NamedSnapshot
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
+
+
+ALL: Final = 2**53
+"""More than the events of any log."""
 
 
 class SessionLog(Params, frozen=True, kw_only=True):
@@ -68,7 +72,8 @@ async def session_log(services: ToolServices, context: CallContext, params: Sess
         await check_cloned(services, context, session)
         commits = _commit_views(await fetched_commits(services, session))
     after = _after(params.cursor)
-    turns = [each for each in await services.reader.turns(session.id) if each.number > after]
+    every = await services.reader.turns(session.id)
+    turns = [each for each in every if each.number > after]
     page = turns[: params.limit]
     answer = await ask_history(
         services,
@@ -76,7 +81,7 @@ async def session_log(services: ToolServices, context: CallContext, params: Sess
         LogQuestion(session_id=session.id, turns=tuple(each.number for each in page)),
     )
     assert isinstance(answer, LogAnswer)
-    costs = await services.reader.run(turn_costs, session.id)
+    costs = await _costs(services, session, every)
     changes = {each.turn: each for each in answer.changes}
     views, _, cut = response_size.fitting(
         _view(
@@ -96,6 +101,22 @@ async def session_log(services: ToolServices, context: CallContext, params: Sess
         commits=commits,
         next_cursor=str(views[-1].turn) if more else None,
     )
+
+
+async def _costs(services: ToolServices, session: Session, turns: list[Turn]) -> dict[int, float]:
+    """Return the cost of each turn in US dollars, as far as its agent has reported it."""
+    begun = [each for each in turns if each.cost_before is not None]
+    costs: dict[int, float] = {}
+    if turns and turns[0].state == "done" and (not begun or begun[0].number > turns[0].number):
+        # Turns of an earlier release: the log alone has what they cost.
+        before = begun[0].began_index if begun else None
+        costs = await services.reader.run(turn_costs, session.id, before or ALL)
+    ends = [each.cost_before or 0.0 for each in begun[1:]] + [session.cost_usd]
+    for turn, end in zip(begun, ends, strict=True):
+        cost = round(end - (turn.cost_before or 0.0), 9)
+        if cost > 0:
+            costs[turn.number] = cost
+    return costs
 
 
 def _commit_views(found: AgentCommitsFetched) -> tuple[CommitInfo, ...]:

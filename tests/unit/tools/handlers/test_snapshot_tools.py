@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
+from oubliette.actors.snapshot_requests import SNAPSHOTS, AskHistory
 from oubliette.config.schema import SnapshotsConfig
+from oubliette.kit import Actor, handles
+from oubliette.records import Event, Turn
+from oubliette.runtime.snapshots.git_program import GitProgram
+from oubliette.runtime.snapshots.history_records import LogAnswer
+from oubliette.runtime.store.operations import AppendEvents, PutTurn
+from oubliette.tools.handlers import session_log
 from oubliette.tools.handlers.session_diff import text_piece
 from oubliette.tools.schema import response_size
 
@@ -49,6 +56,50 @@ async def test_without_git_what_to_install_is_named(
     assert refused.code == "conflict"
     assert "git is missing where the server runs" in refused.text
     assert "install git there" in refused.text
+
+
+class History(Actor):
+    """Knows no snapshots."""
+
+    @handles(AskHistory)
+    def ask(self, _: AskHistory) -> LogAnswer:
+        return LogAnswer()
+
+
+async def test_what_turns_cost_is_known_without_reading_the_log(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for turns of a release that did not note it: the log is read up to the first that did."""
+    monkeypatch.setattr(GitProgram, "find", object)
+    bench.system.spawn(History, name=SNAPSHOTS)
+    session = await bench.session(await bench.project(), cost_usd=2.0)
+    costs = [None, None, 0.5, 0.5, 0.75]  # when each began; the second never did
+    for number, before in enumerate(costs, 1):
+        turn = Turn(session_id=session.id, number=number, prompt="p", state="done", created_at=1.0)
+        began = None if before is None else number
+        await bench.put(PutTurn(replace(turn, cost_before=before, began_index=began)))
+    for turn, cost in ((1, 0.3), (1, 0.2), (2, 0.0), (3, 77.0)):  # the last one is behind
+        used = {"kind": "usage", "turn": turn, "cost_usd": cost}
+        event = Event(session_id=session.id, index=-1, ts=1.0, type="system", data=used)
+        await bench.put(AppendEvents((event,)))
+
+    async def seen(**more: Any) -> list[float | None]:
+        page = await bench.do("session_log", session_id=session.id, **more)
+        return [each["cost_usd"] for each in page["turns"]]
+
+    assert await seen() == [0.5, 0.0, None, 0.25, 1.25]
+    assert await seen(limit=1, cursor="3") == [0.25]
+    new = await bench.session(await bench.project("q"), cost_usd=1.0)
+    turn = Turn(session_id=new.id, number=1, prompt="p", state="done", created_at=1.0)
+    await bench.put(PutTurn(replace(turn, cost_before=0.0, began_index=1)))
+
+    def read(*_: Any) -> None:
+        pytest.fail("the log was read")
+
+    monkeypatch.setattr(session_log, "turn_costs", read)
+    assert [
+        each["cost_usd"] for each in (await bench.do("session_log", session_id=new.id))["turns"]
+    ] == [1.0]
 
 
 async def test_what_never_kept_anything_is_deleted_without_consent(bench: Bench) -> None:

@@ -124,6 +124,9 @@ if TYPE_CHECKING:
         BranchInfo,
         RepositoryInfo,
     )
+    from oubliette.contract.session import (
+        PermissionInfo,
+    )
     from oubliette.errors import (
         AlreadyExists,
         ConfigError,
@@ -197,6 +200,7 @@ __all__ = (
     "Oubliette",
     "OublietteError",
     "PermissionDenied",
+    "PermissionInfo",
     "PermissionRequest",
     "PermissionRules",
     "PermissionSettled",
@@ -338,6 +342,7 @@ _NAMES = {
         "BranchInfo",
         "RepositoryInfo",
     ),
+    "oubliette.contract.session": ("PermissionInfo",),
     "oubliette.errors": (
         "AlreadyExists",
         "ConfigError",

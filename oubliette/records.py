@@ -12,6 +12,7 @@ import msgspec
 
 from oubliette import json_values
 from oubliette.contract.limits import Limits
+from oubliette.contract.project import Answers
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -173,6 +174,7 @@ class Project(Record, frozen=True):
     """Repository that it was cloned from; None: it began empty."""
     image: str | None = None
     """Image of its containers that `container_snapshot` made; None: that of its container type."""
+    answers: Answers = "owner"
 
 
 class Workspace(Record, frozen=True):
@@ -341,6 +343,13 @@ class Event(Record, frozen=True):
             return self
         return self.by_reference(json_values.size(self.data))
 
+    def unnamed(self) -> Event:
+        """Return the event without names of principals, which are not for all who may read it."""
+        if self.type != "permission_settled" or "by" not in self.data:
+            return self
+        kept = {name: value for name, value in self.data.items() if name != "by"}
+        return msgspec.structs.replace(self, data=kept)
+
     def by_reference(self, size: int) -> Event:
         """Return the event with a reference, by which `event_read` finds it, for its `size` bytes.
 
@@ -401,6 +410,8 @@ class PermissionRequest(Record, frozen=True):
     decision: Literal["allow", "deny"] | None = None
     reason: str = ""
     settled_at: float | None = None
+    by: str | None = None
+    """Principal that decided; None: none did, or under an earlier release."""
 
 
 class IdempotencyKey(Record, frozen=True):

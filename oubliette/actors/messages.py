@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from oubliette.contract.project import BranchInfo
+from oubliette.contract.project import Answers, BranchInfo
 from oubliette.kit import Message, Reply
 from oubliette.records import (
     AgentChoice,
@@ -70,6 +70,7 @@ class CreateProject(AgentChoice, Message, Reply[Project]):
     """Repository to clone; None: it begins empty."""
     progress_to: str | None = None
     """Name of an actor that gets `CloneProgressed`; None: none does."""
+    answers: Answers = "owner"
 
 
 class CloneProgressed(Message):
@@ -121,10 +122,11 @@ class ListBranches(Message, Reply[tuple[BranchInfo, ...]]):
 
 
 class UpdateProject(Message, Reply[Project]):
-    """To `projects`: give or withdraw the consent to pushes; refused without a repository."""
+    """To `projects`: change what is given; `allow_push` is refused without a repository."""
 
     project_id: str
-    allow_push: bool
+    allow_push: bool | None = None
+    answers: Answers | None = None
 
 
 class ServeRepository(Message, Reply[str]):
@@ -339,12 +341,13 @@ class ReportCallProgress(Message, Reply[bool]):
 
 
 class AnswerPermission(Message, Reply[bool]):
-    """To a SessionActor: a decision on a permission. False: not open here, not this principal's.
+    """To a SessionActor: a decision on a permission, by a principal that may. False: not open here.
 
     True is answered only once the decision is in the log.
     """
 
     principal: str
+    """Principal that decides. The sender has checked its rights."""
     request_id: str
     decision: Literal["allow", "deny"]
     remember: bool = False

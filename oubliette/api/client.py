@@ -17,6 +17,7 @@ from oubliette.api.session import Session
 from oubliette.api.spawner import CLEANUP_SECONDS, end_quietly
 from oubliette.api.subscribing import subscribe
 from oubliette.api.views import ProjectInfo
+from oubliette.contract.session import PermissionInfo
 from oubliette.errors import AlreadyExists, Conflict, InvalidParameter
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.connection import SystemConnection
     from oubliette.api.subscribing import Subscriber, Subscription
+    from oubliette.contract.project import Answers
     from oubliette.kit import System
 
 OnExit = Literal["end", "keep"]
@@ -202,6 +204,7 @@ class Oubliette:
         workspace_isolation: bool | None = None,
         limits: Mapping[str, Any] | None = None,
         mcp_servers: Mapping[str, Any] | None = None,
+        answers: Answers | None = None,
         idempotency_key: str | None = None,
     ) -> Project:
         """Create a project with a default workspace.
@@ -226,6 +229,8 @@ class Oubliette:
             workspace_isolation: Whether each workspace has a container of its own.
             limits: Limits of each tree of sessions, by name (docs/tools.md).
             mcp_servers: Further MCP servers for its agents, by name.
+            answers: Keys that answer permission requests: `owner`, unless given, or `team`, all
+                that may write in the project.
             idempotency_key: Name of this request: a repeated one returns the same project.
 
         Raises:
@@ -256,6 +261,7 @@ class Oubliette:
                 "workspace_isolation": workspace_isolation,
                 "limits": None if limits is None else dict(limits),
                 "mcp_servers": None if mcp_servers is None else dict(mcp_servers),
+                "answers": answers,
                 "idempotency_key": idempotency_key,
             },
             timeout=None if source is None else CLONE_SECONDS,
@@ -366,6 +372,43 @@ class Oubliette:
             after=after,
             name=name,
         )
+
+    # ------------------------------------------------------------------ permissions
+
+    async def permissions(self, project_id: str | None = None) -> list[PermissionInfo]:
+        """Return what agents ask permission for and is not decided yet; of many the oldest 1000.
+
+        Args:
+            project_id: Only requests of sessions of this project.
+        """
+        page = await self._parts.call("permission_list", {"project_id": project_id, "limit": 1000})
+        return msgspec.convert(page["permissions"], list[PermissionInfo], strict=False)
+
+    async def answer_permission(
+        self,
+        request: PermissionInfo,
+        decision: Literal["allow", "deny"],
+        *,
+        remember: Literal["once", "session"] = "once",
+    ) -> None:
+        """Decide a permission request that `permissions` has returned.
+
+        Args:
+            request: The request.
+            decision: Whether the agent may do what it asks for.
+            remember: `session`: the decision holds for all later requests of the session with the
+                same `asks_for`.
+
+        Raises:
+            NotFound: it is decided already, or this program may not answer it.
+        """
+        arguments = {
+            "session_id": request.session_id,
+            "request_id": request.request_id,
+            "decision": decision,
+            "remember": remember,
+        }
+        await self._parts.call("permission_response", arguments)
 
     # ------------------------------------------------------------------ underneath
 

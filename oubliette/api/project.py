@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from oubliette.api.context import ClientContext
     from oubliette.api.repositories import FetchedBranches
-    from oubliette.contract.project import BranchInfo
+    from oubliette.contract.project import Answers, BranchInfo
 
 PAGE = 500
 DELETE_SECONDS = 360.0  # in which the server stores all workspaces, where it takes snapshots
@@ -47,6 +47,7 @@ class ProjectOptions(TypedDict, total=False):
     workspace_isolation: bool | None
     limits: Mapping[str, Any] | None
     mcp_servers: Mapping[str, Any] | None
+    answers: Answers | None
     idempotency_key: str | None
 
 
@@ -206,16 +207,20 @@ class Project(Spawner):
         """
         return await repositories.branches(self._shared, self.id, name_contains)
 
-    async def update(self, *, allow_push: bool) -> None:
-        """Give or withdraw the consent to push branches to where the project was cloned from.
+    async def update(
+        self, *, allow_push: bool | None = None, answers: Answers | None = None
+    ) -> None:
+        """Change settings of the project; those that are None stay as they are.
 
         Args:
-            allow_push: Whether pushes are allowed from now on.
+            allow_push: Whether branches may be pushed to where it was cloned from.
+            answers: Keys that answer permission requests of its sessions: `owner` are those of the
+                principal of the tree's root, `team` also all that may write in the project.
 
         Raises:
             Conflict: it was not cloned from a repository.
         """
-        arguments = {"project_id": self.id, "allow_push": allow_push}
+        arguments = {"project_id": self.id, "allow_push": allow_push, "answers": answers}
         answer = await self._shared.call("project_update", arguments)
         self.info = msgspec.convert(answer, ProjectInfo, strict=False)
 

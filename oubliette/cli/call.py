@@ -85,8 +85,7 @@ def call(  # noqa: PLR0917 - one parameter per option
     """Call a tool of the server of the home with all rights, or of one elsewhere with a key.
 
     oubliette call TOOL --help shows a tool's parameters. The tools of callers (caller_listen,
-    caller_tool_progress, caller_tool_response, permission_response) need the caller's key, and so
-    --url.
+    caller_tool_progress, caller_tool_response) need the caller's key, and so --url.
     """
     if tool is None and explain:
         sys.stdout.write(context.get_help() + "\n")

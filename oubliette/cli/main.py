@@ -27,6 +27,7 @@ from oubliette.cli import (
     fork,
     image,
     merge,
+    permit,
     port,
     project,
     push,
@@ -65,6 +66,7 @@ app.command("restore")(restore.restore)
 app.command("diff")(diff.diff)
 app.command("drop")(drop.drop)
 app.command("port")(port.port)
+app.command("permit")(permit.permit)
 app.command("compare")(compare.compare)
 app.command("fork")(fork.fork)
 app.command("merge")(merge.merge)

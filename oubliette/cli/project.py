@@ -20,6 +20,11 @@ app = typer.Typer(help="Projects.", no_args_is_help=True)
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:|[\w.-]+@[\w.-]+:")
 """Beginning of a URL of a repository; everything else is a path."""
+ANSWERS: Final = option(
+    "answers",
+    "Keys that answer permission requests: owner, or team (all that may write in it).",
+    metavar="owner|team",
+)
 DELETE_SECONDS: Final = 360.0
 """Time for the deletion of a project, before which the server stores all of its workspaces."""
 NAME_CONTAINS: Final = option("name_contains", "Part of the name.")
@@ -57,8 +62,8 @@ def _with_repository(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_update(given: dict[str, Any]) -> dict[str, Any]:
-    if given["allow_push"] is None:
-        raise typer.BadParameter("give --allow-push or --no-allow-push")
+    if given["allow_push"] is None and given["answers"] is None:
+        raise typer.BadParameter("give --allow-push, --no-allow-push or --answers")
     return given
 
 
@@ -120,6 +125,13 @@ def list_projects(answer: Answer) -> None:
             "Give each workspace a container of its own.",
             "workspace_isolation",
         ),
+        option(
+            "answers",
+            "Keys that answer permission requests: owner, or team (all that may write in it).",
+            metavar="owner|team",
+            kind=str,
+            default="owner",
+        ),
     ),
     "oubliette project create shop --repo https://github.com/acme/shop",
     progress=lambda given: "" if given["repo"] is None else f"cloning {given['repo']}",
@@ -142,13 +154,17 @@ def create(answer: Answer) -> None:
             "Give or withdraw the consent to push to where it was cloned from.",
             kind=bool | None,
         ),
+        ANSWERS,
     ),
     "oubliette project update shop --allow-push",
     prepare=_check_update,
 )
 def update(answer: Answer) -> None:
-    """Change a project: whether branches may be pushed to where it was cloned from."""
-    note(f"Pushes are {'allowed' if answer.given['allow_push'] else 'refused'} now.")
+    """Change a project: pushes to where it was cloned from, and who answers its agents."""
+    if answer.given["allow_push"] is not None:
+        note(f"Pushes are {'allowed' if answer.given['allow_push'] else 'refused'} now.")
+    if answer.given["answers"] is not None:
+        note(f"Permission requests are answered by: {answer.done['answers']}.")
 
 
 @ToolCommand(

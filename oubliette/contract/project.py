@@ -5,7 +5,7 @@ Times are seconds since 1970-01-01 UTC.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
@@ -13,6 +13,13 @@ from oubliette.contract import field_types
 from oubliette.contract.agent_options import Autonomy
 from oubliette.contract.field_types import Params, Result
 from oubliette.contract.limits import Limits, TreeLimits
+
+Answers = Literal["owner", "team"]
+_ANSWERS: Final = Meta(
+    description="Keys that may answer permission requests of its sessions. owner: those of the"
+    " principal of the tree's root, of the operator and of scope admin; team: also every key that"
+    " may write in the project. Never that of an agent."
+)
 
 
 class Placement(Params, frozen=True, kw_only=True):
@@ -130,6 +137,7 @@ class ProjectCreate(Params, frozen=True, kw_only=True):
             " ${credential:NAME}."
         ),
     ] = {}
+    answers: Annotated[Answers, _ANSWERS] = "owner"
     placement: Annotated[
         Placement | None, Meta(description="Node of a cluster that it needs; null: any.")
     ] = None
@@ -173,9 +181,13 @@ class ProjectUpdate(Params, frozen=True, kw_only=True):
 
     project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
     allow_push: Annotated[
-        bool,
-        Meta(description="Consent to pushes to the repository that it was cloned from."),
-    ]
+        bool | None,
+        Meta(
+            description="Consent to pushes to the repository that it was cloned from. Unset: as"
+            " before."
+        ),
+    ] = None
+    answers: Annotated[Answers | None, _ANSWERS] = None
 
 
 class Nothing(Params, frozen=True, kw_only=True):
@@ -240,6 +252,9 @@ class ProjectView(Result, frozen=True, kw_only=True):
     repository: Annotated[
         RepositoryInfo | None, Meta(description="null: it was not cloned, it began empty.")
     ] = None
+    answers: Annotated[
+        Answers, Meta(description="Keys that may answer permission requests: owner or team.")
+    ] = "owner"
     problem: Problem = None
 
 

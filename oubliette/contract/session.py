@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -86,6 +86,27 @@ class WaitInfo(Result, frozen=True, kw_only=True):
     last_event_at: Annotated[float | None, Meta(description="Time of the agent's last output.")] = (
         None
     )
+
+
+class PermissionInfo(Result, frozen=True, kw_only=True):
+    """A permission request that waits for a decision."""
+
+    request_id: str
+    session_id: Annotated[str, Meta(description="The session that asks.")]
+    project_id: str
+    index: Annotated[int, Meta(description="Index of its event in the log of that session.")]
+    asks_for: str
+    text: str | None
+    tool_call: Annotated[
+        Any, Meta(description="As in the event; null: none, or so large that event_read has it.")
+    ]
+    created_at: float
+    deadline: Annotated[float, Meta(description="It is denied then.")]
+    ancestry: Annotated[
+        tuple[str, ...],
+        Meta(description="Sessions from the root down to the one that asks, as the key sees them."),
+    ]
+    may_answer: Annotated[bool, Meta(description="Whether this key may answer it.")]
 
 
 class SessionDetail(SessionView, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ Its calls block.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from oubliette.api.tools.objects import listed_tools
 from oubliette.sync.caller import Caller
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.project import ProjectOptions
     from oubliette.api.views import ProjectInfo
+    from oubliette.contract.project import Answers
+    from oubliette.contract.session import PermissionInfo
 
 
 class Oubliette:
@@ -111,6 +113,7 @@ class Oubliette:
         workspace_isolation: bool | None = None,
         limits: Mapping[str, Any] | None = None,
         mcp_servers: Mapping[str, Any] | None = None,
+        answers: Answers | None = None,
         idempotency_key: str | None = None,
     ) -> Project:
         """Create a project with a default workspace.
@@ -135,6 +138,8 @@ class Oubliette:
             workspace_isolation: Whether each workspace has a container of its own.
             limits: Limits of each tree of sessions, by name (docs/tools.md).
             mcp_servers: Further MCP servers for its agents, by name.
+            answers: Keys that answer permission requests: `owner`, unless given, or `team`, all
+                that may write in the project.
             idempotency_key: Name of this request: a repeated one returns the same project.
 
         Raises:
@@ -161,6 +166,7 @@ class Oubliette:
                 workspace_isolation=workspace_isolation,
                 limits=limits,
                 mcp_servers=mcp_servers,
+                answers=answers,
                 idempotency_key=idempotency_key,
             )
         )
@@ -215,6 +221,36 @@ class Oubliette:
             lambda: self._client.caller(caller_id, tools, on_permission=on_permission, once=once)
         )
         return Caller(self._thread, twin)
+
+    def permissions(self, project_id: str | None = None) -> list[PermissionInfo]:
+        """Return what agents ask permission for and is not decided yet; of many the oldest 1000.
+
+        Args:
+            project_id: Only requests of sessions of this project.
+        """
+        return self._thread.call(lambda: self._client.permissions(project_id))
+
+    def answer_permission(
+        self,
+        request: PermissionInfo,
+        decision: Literal["allow", "deny"],
+        *,
+        remember: Literal["once", "session"] = "once",
+    ) -> None:
+        """Decide a permission request that `permissions` has returned.
+
+        Args:
+            request: The request.
+            decision: Whether the agent may do what it asks for.
+            remember: `session`: the decision holds for all later requests of the session with the
+                same `asks_for`.
+
+        Raises:
+            NotFound: it is decided already, or this program may not answer it.
+        """
+        self._thread.call(
+            lambda: self._client.answer_permission(request, decision, remember=remember)
+        )
 
     def call(self, tool: str, *, timeout: float | None = None, **arguments: Any) -> dict[str, Any]:
         """Call any of Oubliette's tools (docs/tools.md), and return its result as JSON values.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oubliette.api import project as twins
     from oubliette.api.repositories import FetchedBranches
     from oubliette.api.views import ProjectInfo, SessionInfo
-    from oubliette.contract.project import BranchInfo
+    from oubliette.contract.project import Answers, BranchInfo
     from oubliette.sync.portal_thread import PortalThread
 
 
@@ -165,16 +165,18 @@ class Project(Spawner):
         """
         return self._thread.call(lambda: self._project.branches(name_contains=name_contains))
 
-    def update(self, *, allow_push: bool) -> None:
-        """Give or withdraw the consent to push branches to where the project was cloned from.
+    def update(self, *, allow_push: bool | None = None, answers: Answers | None = None) -> None:
+        """Change settings of the project; those that are None stay as they are.
 
         Args:
-            allow_push: Whether pushes are allowed from now on.
+            allow_push: Whether branches may be pushed to where it was cloned from.
+            answers: Keys that answer permission requests of its sessions: `owner` are those of the
+                principal of the tree's root, `team` also all that may write in the project.
 
         Raises:
             Conflict: it was not cloned from a repository.
         """
-        self._thread.call(lambda: self._project.update(allow_push=allow_push))
+        self._thread.call(lambda: self._project.update(allow_push=allow_push, answers=answers))
 
     def delete(self, *, discard: str | None = None) -> None:
         """Delete the project with its workspaces and files.

@@ -197,11 +197,17 @@ def _without_parent(connection: StoreConnection, record: Session, only: str | No
 
 
 def event_piece(
-    connection: StoreConnection, session_id: str, index: int, offset: int, most: int
+    connection: StoreConnection,
+    session_id: str,
+    index: int,
+    offset: int,
+    most: int,
+    *,
+    names: bool = True,
 ) -> tuple[str, int | None, int] | None:
     """Return (text, next offset, total) of an event's JSON from `offset` on, in bytes of UTF-8.
 
-    None if there is no such event.
+    None if there is no such event. Without `names` it has none of principals.
 
     Raises:
         InvalidParameter: `offset` is past the end or within a character.
@@ -213,7 +219,7 @@ def event_piece(
         return None
     event, size = event_of(row), row[-1]
     if size <= _SMALL_EVENT:
-        text = msgspec.json.encode(event_view(event, whole=True))
+        text = msgspec.json.encode(event_view(event if names else event.unnamed(), whole=True))
         total = len(text)
         data = text[offset : offset + most + 1]
     else:

@@ -120,6 +120,7 @@ _TOOLS: Final = (
     callers.caller_listen,
     callers.caller_tool_progress,
     callers.caller_tool_response,
+    permissions.permission_list,
     permissions.permission_response,
 )
 

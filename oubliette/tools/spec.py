@@ -18,6 +18,8 @@ from the program that embeds the server."""
 EVERYWHERE: Final[frozenset[Transport]] = frozenset({"http", "socket", "control", "program"})
 CALLERS: Final[frozenset[Transport]] = frozenset({"http", "program"})
 """Transports of those that provide tools and listen to events."""
+PERSONS: Final[frozenset[Transport]] = CALLERS | {"control"}
+"""All but those of agents."""
 
 
 Home = Literal["local", "live", "needed", "new"]

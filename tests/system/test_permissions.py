@@ -168,14 +168,13 @@ async def test_a_second_answer_finds_nothing_open(site, caller):
     assert "request not open" in site.server.log()
 
 
-async def test_nobody_but_the_owner_decides(site, caller):
+async def test_a_stranger_decides_nothing(site, caller):
     """One answer for what is not there and for what is somebody else's."""
     agent = await site.spawn(caller, "ask may I?")
     asked = await caller.event("permission_request")
-    for scope in ("write", "admin"):
-        async with site.caller("http-auto", token=site.principal(scope)) as stranger:
-            with pytest.raises(ToolFailed, match=CLOSED):
-                await stranger.permit(asked)
+    async with site.caller("http-auto", token=site.principal("write")) as stranger:
+        with pytest.raises(ToolFailed, match=CLOSED):
+            await stranger.permit(asked)
     bound = (await site.new_project())["id"]
     reader = site.server.token("read")
     async with site.caller("http-auto", token=reader) as other:
@@ -186,6 +185,20 @@ async def test_nobody_but_the_owner_decides(site, caller):
             await other.permit(asked)
     await caller.permit(asked, "deny")
     assert await agent.turn() == ["deny"]
+
+
+async def test_an_admin_and_with_team_a_key_that_writes_decide_and_are_named(site, caller):
+    shared = (await site.new_project(answers="team"))["id"]
+    for scope, project in (("admin", site.project["id"]), (f"project:{shared}", shared)):
+        token = site.server.token(scope, principal=f"helps-{project}")
+        async with site.caller("http-auto", token=token) as other:
+            agent = await site.spawn(caller, f"ask {project}", project_id=project)
+            asked = await caller.event("permission_request", text=project)
+            await other.permit(asked)
+            assert await agent.turn() == ["allow"]
+            settled = await caller.event("permission_settled", request_id=asked["request_id"])
+            assert settled["by"] == f"helps-{project}"
+            assert settled["reason"] == "another person who may decide did"
 
 
 async def test_a_key_of_the_roots_project_decides_nothing_below_it_in_another(site):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.actors.event_pages import error_of, long_poll, read_page
 from oubliette.errors import NotFound
+from oubliette.records import Event
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
@@ -96,7 +97,7 @@ async def _answer(context: ActorContext, page: EventPage) -> dict[str, Any]:
         "last_index": page.last_index,
         "events": [
             {**event.data, "type": event.type, "index": event.index, "ts": event.ts}
-            for event in page.events
+            for event in map(Event.unnamed, page.events)
         ],
         "completed": page.completed,
         "failed": page.failed,

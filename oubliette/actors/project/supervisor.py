@@ -370,13 +370,16 @@ class ProjectsActor(DynamicSupervisor):
     async def _update(self, message: UpdateProject) -> Project:
         self._check_not_moving(message.project_id)
         project = await self._find_cloned(message.project_id)
-        if project.repository is None:
-            raise Conflict(
-                f"project {project.id} was not cloned from a repository, so nothing is pushed",
-                hint="project_create with repository clones one",
-            )
-        changed = msgspec.structs.replace(project.repository, push=message.allow_push)
-        project = msgspec.structs.replace(project, repository=changed)
+        if message.allow_push is not None:
+            if project.repository is None:
+                raise Conflict(
+                    f"project {project.id} was not cloned from a repository, so nothing is pushed",
+                    hint="project_create with repository clones one",
+                )
+            repository = msgspec.structs.replace(project.repository, push=message.allow_push)
+            project = msgspec.structs.replace(project, repository=repository)
+        if message.answers is not None:
+            project = msgspec.structs.replace(project, answers=message.answers)
         await self._context.store.ask(Transact(ops=(PutProject(project),)))
         return project
 

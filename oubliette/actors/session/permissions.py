@@ -35,6 +35,7 @@ Decision = Literal["allow", "deny"]
 
 OVERDUE: Final = "nobody allowed it in time"
 ANSWERED: Final = "the caller decided"
+DECIDED: Final = "another person who may decide did"
 FREE: Final = "the autonomy of the session is off"
 REMEMBERED: Final = "decided before, for the session"
 OVER: Final = "the turn ended before anybody decided"
@@ -216,7 +217,7 @@ class Permissions:
         turn: int | None,
         now: float,
     ) -> Effects | None:
-        """Accept a decision; None if the request is not open here or not theirs.
+        """Accept a decision; None if the request is not open here.
 
         Args:
             message: The decision.
@@ -225,14 +226,16 @@ class Permissions:
             now: Wall second.
         """
         request = self._open.get(message.request_id)
-        if request is None or request.principal != message.principal:
+        if request is None:
             return None
         remember: Effects = ()
         if message.remember:
             known = {**remembered, request.asks_for: message.decision}
             remember = (ChangeRecord({"remembered": known}),)
+        reason = ANSWERED if message.principal == request.principal else DECIDED
+        request = msgspec.structs.replace(request, by=message.principal)
         return remember + self._settle(
-            request, message.decision, ANSWERED, turn=turn, now=now, remember=message.remember
+            request, message.decision, reason, turn=turn, now=now, remember=message.remember
         )
 
     def _settle(
@@ -252,6 +255,7 @@ class Permissions:
             "asks_for": request.asks_for,
             "decision": decision,
             "reason": reason,
+            "by": request.by,
             "remember": "session" if remember else "once",
             "caller_id": request.caller_id,
         }

@@ -266,6 +266,8 @@ class PermissionSettled(Event, frozen=True, kw_only=True):
     """`allow` or `deny`."""
     reason: str | None = None
     """The cause of the decision: the caller, a deadline, an earlier decision."""
+    by: str | None = None
+    """Principal that decided; None: none did, or the key may only read."""
     remember: str = "once"
     """`once`, or `session` if it applies to later requests with the same `asks_for` too."""
 

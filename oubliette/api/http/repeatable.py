@@ -17,6 +17,7 @@ READS: Final = frozenset(
         "event_read",
         "file_list",
         "file_read",
+        "permission_list",
         "port_list",
         "project_get",
         "project_list",

@@ -33,6 +33,7 @@ READS: Final = frozenset(
     {
         "config_limits",
         "event_read",
+        "permission_list",
         "project_get",
         "project_list",
         "session_events",

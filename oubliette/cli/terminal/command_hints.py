@@ -8,6 +8,7 @@ from typing import Final
 COMMANDS: Final = {
     "container_start": "oubliette call container_start",
     "file_list": "oubliette call file_list",
+    "permission_response": "oubliette permit",
     "port_close": "oubliette port --close",
     "project_create with repository": "oubliette project create --repo",
     "project_delete": "oubliette project delete",

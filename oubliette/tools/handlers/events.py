@@ -117,7 +117,7 @@ async def session_events(
 
     slices = services.config.callers.poll_grace_seconds / 2
     page = await long_poll(services.clock, params.wait_seconds, slices, read)
-    return await _view(services, page, by_seq=params.include_children)
+    return await _view(services, context, page, by_seq=params.include_children)
 
 
 @tool(EventRead, EventPiece, scope="read", read_only=True)
@@ -127,7 +127,12 @@ async def event_read(services: ToolServices, context: CallContext, params: Event
     most = MAX_PIECE
     while True:
         found = await services.reader.run(
-            event_piece, session.id, params.index, params.offset, most
+            event_piece,
+            session.id,
+            params.index,
+            params.offset,
+            most,
+            names=context.scope.level != "read",
         )
         if found is None:
             raise NotFound(
@@ -192,8 +197,13 @@ async def _tree_page(
     )
 
 
-async def _view(services: ToolServices, page: EventPage, *, by_seq: bool) -> SessionEventsPage:
-    views, used, cut = response_size.fitting(event_view(event) for event in page.events)
+async def _view(
+    services: ToolServices, context: CallContext, page: EventPage, *, by_seq: bool
+) -> SessionEventsPage:
+    events = page.events
+    if context.scope.level == "read":
+        events = [each.unnamed() for each in events]
+    views, used, cut = response_size.fitting(event_view(event) for event in events)
     if cut:
         last = page.events[len(views) - 1]
         page = dataclasses.replace(page, more=True, last_index=last.seq if by_seq else last.index)

@@ -1,8 +1,8 @@
-"""Tool that decides about permission requests of agents: `permission_response`."""
+"""Tools of permission requests of agents: `permission_list`, `permission_response`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
@@ -10,13 +10,38 @@ from oubliette import ids
 from oubliette.actors.messages import AnswerPermission
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
-from oubliette.errors import NotFound
+from oubliette.contract.session import PermissionInfo
+from oubliette.runtime.store import queries
+from oubliette.tools.auth.permission_answers import may_answer
+from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.request_answers import Accepted, deliver
-from oubliette.tools.spec import CALLERS, tool
+from oubliette.tools.schema.response_size import fitting
+from oubliette.tools.spec import PERSONS, Result, tool
 
 if TYPE_CHECKING:
+    from oubliette.runtime.store.queries.caller_requests import OpenPermission
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
+
+
+MAX_TOOL_CALL: Final = 64 * field_types.KIB
+"""Maximum bytes of a request's event that a listing has in full."""
+
+
+class PermissionList(Params, frozen=True, kw_only=True):
+    """Parameters of `permission_list`."""
+
+    project_id: Annotated[
+        field_types.ProjectId | None, Meta(description="Only requests of sessions of this project.")
+    ] = None
+    limit: Annotated[field_types.PageSize, Meta(description="Maximum number to return.")] = 100
+
+
+class PermissionPage(Result, frozen=True, kw_only=True):
+    """Result of `permission_list`."""
+
+    permissions: tuple[PermissionInfo, ...]
+    more: Annotated[bool, Meta(description="There are newer ones, which were left out.")]
 
 
 class PermissionResponse(Params, frozen=True, kw_only=True):
@@ -37,14 +62,53 @@ class PermissionResponse(Params, frozen=True, kw_only=True):
     ] = "once"
 
 
-@tool(PermissionResponse, Accepted, scope="write", transports=CALLERS, home="live")
+@tool(PermissionList, PermissionPage, scope="read", read_only=True)
+async def permission_list(
+    services: ToolServices, context: CallContext, params: PermissionList
+) -> PermissionPage:
+    """List what agents ask permission for and nobody has decided yet, oldest first."""
+    only = context.scope.project
+    if params.project_id is not None:
+        only = (await visible_project(services, context, params.project_id)).id
+    found = await services.reader.run(
+        queries.waiting_permissions,
+        only,
+        params.limit + 1,
+        only=context.scope.project,
+        whole_bytes=MAX_TOOL_CALL,
+    )
+    views, _, cut = fitting(_view(context, each) for each in found[: params.limit])
+    return PermissionPage(permissions=tuple(views), more=cut or len(found) > params.limit)
+
+
+def _view(context: CallContext, found: OpenPermission) -> PermissionInfo:
+    request = found.request
+    data: dict[str, Any] = {} if found.event is None else found.event.data
+    text = data.get("text")
+    return PermissionInfo(
+        request_id=request.id,
+        session_id=request.session_id,
+        project_id=found.project.id,
+        index=request.event_index,
+        asks_for=request.asks_for,
+        text=None if text is None else str(text),
+        tool_call=data.get("tool_call"),
+        created_at=request.created_at,
+        deadline=request.deadline,
+        ancestry=tuple(found.ancestry),
+        may_answer=may_answer(context, found.project, request.principal),
+    )
+
+
+@tool(PermissionResponse, Accepted, scope="write", transports=PERSONS, home="live")
 async def permission_response(
     services: ToolServices, context: CallContext, params: PermissionResponse
 ) -> Accepted:
     """Allow or deny what the agent of a session asks for in a permission_request event.
 
-    The session may be a child of yours at any depth. A request without an answer is denied at its
-    deadline.
+    The session may be a child of yours at any depth. Those may answer who started the root of its
+    tree, the operator, keys of scope admin and, if its project has answers=team, all that may write
+    in it. A request without an answer is denied at its deadline.
     """
     answer = AnswerPermission(
         principal=context.principal,
@@ -72,14 +136,13 @@ async def permission_response(
 
 
 async def _may_decide(services: ToolServices, context: CallContext, session_id: str) -> bool:
-    """Whether the caller owns the root of this session's tree, and the key reaches its project."""
+    """Whether the caller may answer what this session asks for."""
     if not ids.is_id(session_id, ids.SESSION):
         return False
     record = await services.reader.session(session_id)
-    if record is None or not context.scope.reaches(record.project_id):
+    project = record and await services.reader.project(record.project_id)
+    if record is None or project is None:
         return False
-    try:
-        root = await services.owned(record.root_session_id or session_id)
-    except NotFound:
-        return False
-    return root.principal == context.principal
+    root = await services.reader.session(record.root_session_id or session_id)
+    # A root that was removed leaves nothing but the rights of those who need not own it.
+    return may_answer(context, project, "" if root is None else root.principal)

@@ -27,6 +27,7 @@ from oubliette.records import ProjectRepository, made_of
 from oubliette.runtime.repositories.addresses import check_branch, check_folder, check_url
 from oubliette.runtime.repositories.workspace_clone import CHECKOUT_SECONDS
 from oubliette.tools.auth import scopes
+from oubliette.tools.auth.permission_answers import check_setting
 from oubliette.tools.clone_progress import receiving
 from oubliette.tools.idempotency import claim
 from oubliette.tools.lost_trees import check_discard
@@ -88,6 +89,7 @@ async def project_create(
     check_offer(services, "container_type", params.container_type)
     _check_bare(services, context, params)
     check_project_name(services, context, params.name)
+    check_setting(context, params.answers if params.answers != "owner" else None, context.principal)
     if len(msgspec.json.encode(params.mcp_servers)) > MAX_SERVERS_BYTES:
         raise InvalidParameter(
             f"mcp_servers: more than {MAX_SERVERS_BYTES} bytes", field="mcp_servers"
@@ -137,9 +139,15 @@ def _creation(
 async def project_update(
     services: ToolServices, context: CallContext, params: ProjectUpdate
 ) -> ProjectView:
-    """Give or withdraw the consent to push branches of a project to where it was cloned from."""
+    """Change a project: the consent to push to where it was cloned from, and who may answer.
+
+    Only the principal that made it, the operator and keys of scope admin may set answers.
+    """
     project = await visible_project(services, context, params.project_id)
-    message = UpdateProject(project_id=project.id, allow_push=params.allow_push)
+    if params.allow_push is None and params.answers is None:
+        raise InvalidParameter("project_update: give allow_push or answers", field="allow_push")
+    check_setting(context, params.answers, project.owner)
+    message = made_of(params, UpdateProject)
     return project_view(await services.projects.ask(message, timeout=DELETE_SECONDS))
 
 

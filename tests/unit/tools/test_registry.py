@@ -29,7 +29,7 @@ SPAWNED = (
 )
 PROJECT = (
     "id name description created_at default_workspace_id container_type agent model autonomy"
-    " workspace_isolation accept_bare limits remote_url containers repository problem"
+    " workspace_isolation accept_bare limits remote_url containers repository answers problem"
 )
 SESSION = (
     "session_id project_id workspace_id agent model status status_reason isolation created_at"
@@ -40,12 +40,12 @@ SESSION = (
 CONTRACT = {
     "project_create": (
         "name* description remote_url repository init_git container_type agent model autonomy"
-        " workspace_isolation accept_bare limits mcp_servers placement idempotency_key",
+        " workspace_isolation accept_bare limits mcp_servers answers placement idempotency_key",
         PROJECT,
     ),
     "project_list": ("name_contains limit cursor", "projects next_cursor"),
     "project_get": ("project_id*", PROJECT),
-    "project_update": ("project_id* allow_push*", PROJECT),
+    "project_update": ("project_id* allow_push answers", PROJECT),
     "project_delete": ("project_id* discard", "project_id deleted"),
     "project_options": ("", "agents models container_types runtimes limits scopes"),
     "repository_fetch": ("project_id*", "project_id updated removed"),
@@ -162,6 +162,7 @@ CONTRACT = {
     "caller_listen": ("caller_id* caller_tools after observe max_seconds", "events next ended"),
     "caller_tool_progress": ("session_id* request_id* message*", "accepted"),
     "caller_tool_response": ("session_id* request_id* result error", "accepted"),
+    "permission_list": ("project_id limit", "permissions more"),
     "permission_response": ("session_id* request_id* decision* remember", "accepted"),
 }
 DEFAULTS = {

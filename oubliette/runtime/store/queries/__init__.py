@@ -9,6 +9,7 @@ from oubliette.runtime.store.queries.caller_requests import (
     permissions,
     recent_requests,
     request,
+    waiting_permissions,
 )
 from oubliette.runtime.store.queries.event_log import (
     MAX_BYTES,
@@ -116,6 +117,7 @@ __all__ = (
     "turn",
     "turn_of_call",
     "turns",
+    "waiting_permissions",
     "with_tools",
     "workspace",
     "workspace_page",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from oubliette.records import CallerRequest, PermissionRequest
+from oubliette.records import CallerRequest, Event, PermissionRequest, Project
+from oubliette.runtime.store.codec import decode
+from oubliette.runtime.store.queries.event_log import event_of, event_up_to
 from oubliette.runtime.store.queries.paging import one, records
 
 if TYPE_CHECKING:
-    from oubliette.runtime.store.connection import StoreConnection
+    from oubliette.runtime.store.connection import Rows, StoreConnection
 
 
 def request(connection: StoreConnection, request_id: str) -> CallerRequest | None:
@@ -59,6 +61,64 @@ def open_permissions(
         " ORDER BY rowid"
     )
     return records(PermissionRequest, connection.execute(sql, (principal, caller_id)))
+
+
+class OpenPermission(NamedTuple):
+    """A permission request that waits for a decision."""
+
+    request: PermissionRequest
+    project: Project
+    event: Event | None
+    """Event of the request, with a reference if it is large; None: it was deleted."""
+    ancestry: list[str]
+    """Ids of the sessions from the root of the tree down to the one that asks, as far as seen."""
+
+
+def waiting_permissions(
+    connection: StoreConnection,
+    project_id: str | None = None,
+    limit: int = 100,
+    *,
+    only: str | None = None,
+    whole_bytes: int | None = None,
+) -> list[OpenPermission]:
+    """Return undecided permission requests of all projects or of one, oldest first.
+
+    Sessions of projects but `only` are left out of `ancestry`. Events of more than `whole_bytes`
+    are references.
+    """
+    # In the order of joins that goes through the few that are open.
+    rows = connection.execute(
+        "SELECT permissions.data, sessions.project_id FROM permissions INDEXED BY permissions_open"
+        " CROSS JOIN sessions WHERE decision IS NULL AND sessions.id = permissions.session_id"
+        " AND (?1 IS NULL OR sessions.project_id = ?1) ORDER BY +permissions.rowid LIMIT ?2",
+        (project_id, limit),
+    ).fetchall()
+    projects = {each: one(Project, _project(connection, each)) for each in {row[1] for row in rows}}
+    found: list[OpenPermission] = []
+    for data, owner in rows:
+        request = decode(PermissionRequest, data)
+        row = connection.execute(
+            f"{event_up_to(whole_bytes)} WHERE session_id = ? AND idx = ?",
+            (request.session_id, request.event_index),
+        ).fetchone()
+        event = None if row is None else event_of(row).sendable()
+        ancestry: list[str] = [] if event is None else event.data.get("ancestry", [])
+        if only is not None:
+            ancestry = [each for each in ancestry if _is_in(connection, each, only)]
+        found.append(OpenPermission(request, projects[owner], event, ancestry))
+    return found
+
+
+def _project(connection: StoreConnection, project_id: str) -> Rows:
+    return connection.execute("SELECT data FROM projects WHERE id = ?", (project_id,))
+
+
+def _is_in(connection: StoreConnection, session_id: str, project_id: str) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM sessions WHERE id = ? AND project_id = ?", (session_id, project_id)
+    ).fetchone()
+    return row is not None
 
 
 def permissions(

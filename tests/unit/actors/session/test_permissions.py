@@ -21,6 +21,7 @@ from oubliette.actors.session.effects import (
 from oubliette.actors.session.permissions import (
     ANSWERED,
     CROWDED,
+    DECIDED,
     MAX_KIND,
     MAX_OPEN,
     OVER,
@@ -76,8 +77,10 @@ def decision(request: PermissionRequest, **changes: Any) -> AnswerPermission:
     return AnswerPermission(**fields | changes)
 
 
-def decided(request: PermissionRequest, what: Any, reason: str, at: float) -> PermissionRequest:
-    return msgspec.structs.replace(request, decision=what, reason=reason, settled_at=at)
+def decided(
+    request: PermissionRequest, what: Any, reason: str, at: float, by: str | None = None
+) -> PermissionRequest:
+    return msgspec.structs.replace(request, decision=what, reason=reason, settled_at=at, by=by)
 
 
 def stored(effects: Effects) -> DecisionStored:
@@ -139,12 +142,13 @@ def test_a_decision_is_in_the_log_before_the_agent_gets_it() -> None:
     permissions = fresh()
     request = put(ask(permissions))
     effects = permissions.answered(decision(request), {}, 1, NOW + 3)
-    settled = decided(request, "allow", ANSWERED, NOW + 3)
+    settled = decided(request, "allow", ANSWERED, NOW + 3, by="alice")
     shown = {
         "request_id": request.id,
         "asks_for": "shell",
         "decision": "allow",
         "reason": ANSWERED,
+        "by": "alice",
         "remember": "once",
         "caller_id": "shop",
     }
@@ -167,12 +171,20 @@ def test_a_decision_for_the_session_is_added_to_those_that_are_remembered() -> N
     assert event(effects).data["remember"] == "session"
 
 
-@pytest.mark.parametrize("changes", [{"request_id": "another"}, {"principal": "bob"}])
-def test_a_decision_on_what_is_not_open_or_not_theirs_changes_nothing(changes: Any) -> None:
+def test_a_decision_on_what_is_not_open_changes_nothing() -> None:
     permissions = fresh()
     request = put(ask(permissions))
-    assert permissions.answered(decision(request, **changes), {}, 1, NOW) is None
+    assert permissions.answered(decision(request, request_id="another"), {}, 1, NOW) is None
     assert permissions.waiting
+
+
+def test_the_log_names_another_than_the_caller_that_decided() -> None:
+    permissions = fresh()
+    request = put(ask(permissions))
+    effects = permissions.answered(decision(request, principal="operator"), {}, 1, NOW)
+    assert effects is not None
+    shown = event(effects).data
+    assert (shown["by"], shown["reason"]) == ("operator", DECIDED)
 
 
 def test_only_the_first_decision_counts() -> None:

@@ -10,6 +10,7 @@ from oubliette.records import (
     Container,
     Event,
     IdempotencyKey,
+    PermissionRequest,
     Project,
     Session,
     Token,
@@ -47,6 +48,21 @@ def session(number: int = 1, **changes) -> Session:
         "exploration_id": "expl_1",
     } | changes
     return Session(id=f"s{number}", **fields)
+
+
+def permission(session: str = "s1", **changes) -> PermissionRequest:
+    fields = {
+        "id": f"perm-{session}",
+        "principal": "prin_1",
+        "caller_id": None,
+        "agent_request_id": "1",
+        "asks_for": "shell",
+        "turn": 1,
+        "created_at": 1.0,
+        "deadline": 61.0,
+        "event_index": 0,
+    } | changes
+    return PermissionRequest(session_id=session, **fields)
 
 
 def project(number: int = 1, **changes) -> Project:

@@ -51,6 +51,8 @@ READS = [
     (queries.request, ("req1",)),
     (queries.open_requests, ("s1",)),
     (queries.recent_requests, ("s1", 1.0)),
+    (queries.waiting_permissions, ()),
+    (queries.waiting_permissions, ("proj_1",)),
     (queries.idempotency, ("prin_1", "session_spawn", "k")),
     (queries.project_named, ("A",)),
     (queries.workspaces, ("proj_1",)),
@@ -87,13 +89,14 @@ WRITES = [
     operations.PutSession(samples.session()),
     operations.PutTurn(samples.turn()),
     operations.PutCallerRequest(samples.request()),
+    operations.PutPermission(samples.permission()),
     operations.SettleCallerRequest("req1", "result", 1.0),
     operations.PutIdempotency(samples.key()),
     operations.PurgeSession("s2"),
     operations.DeleteSessionEvents("s1", 0),
     operations.ExpireIdempotency(1.0),
 ]
-PARTIAL = ("sessions_live", "caller_requests_open", "projects_existing")
+PARTIAL = ("sessions_live", "caller_requests_open", "permissions_open", "projects_existing")
 """Indexes of what is live, open or there only: walking one of these is walking what is asked for."""
 COUNTERS = "SCAN sqlite_sequence:"
 """A table of one row."""
@@ -105,7 +108,7 @@ def connection(tmp_path):
         perform(
             opened,
             (
-                *WRITES[:4],
+                *WRITES[:5],
                 operations.PutSession(samples.session(2, status="failed")),
                 operations.PutIdempotency(samples.key("other")),
             ),
@@ -178,6 +181,7 @@ def steps(connection, action) -> int:
         (queries.ended_sessions, (1.0,)),
         (tree_log, ("s1", 2 * STORED, 10, 1000)),
         (tree_log, ("s1", 2 * STORED, 10, 1000, None, "proj_1")),
+        (queries.waiting_permissions, ("proj_1",)),
     ],
     ids=lambda v: getattr(v, "__name__", ""),
 )
@@ -202,6 +206,8 @@ def test_a_read_that_finds_little_takes_as_long_however_much_is_stored(
         perform(connection, (operations.PutProject(project), operations.PutWorkspace(workspace)))
     spoken = [event(0, each.id) for each in done] + [event(2 + n) for n in range(STORED)]
     perform(connection, (operations.AppendEvents(tuple(spoken)),))
+    decided = [samples.permission(each.id, decision="allow") for each in done]
+    perform(connection, tuple(map(operations.PutPermission, decided)))
     assert steps(connection, lambda: query(connection, *arguments)) <= few + 5
 
 

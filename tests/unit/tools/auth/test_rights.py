@@ -95,6 +95,7 @@ BOUND = [
     ("config_limits", "session_id"),
     ("caller_tool_progress", "session_id request_id message"),
     ("caller_tool_response", "session_id request_id"),
+    ("permission_list", "project_id"),
     ("permission_response", "session_id request_id decision"),
 ]
 
@@ -198,7 +199,7 @@ async def test_only_the_owner_converses_and_answers(bench: Bench, arguments: Any
     there = await world(bench)
     bench.open_requests.add("r")
     tool, given = arguments(there["session"])
-    stranger = await bench.call(tool, given, principal="mallory")
+    stranger = await bench.call(tool, given, principal="mallory", scope="write")
     assert stranger.code == "not_found"
     assert bench.answers == []
     assert bench.spawns == []

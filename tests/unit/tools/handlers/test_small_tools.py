@@ -409,7 +409,9 @@ async def test_a_decision_belongs_to_the_owner_of_the_root(bench: Bench) -> None
     )
     bench.open_requests.add("a")
     given = {"session_id": child.id, "request_id": "a", "decision": "allow"}
-    own = await bench.call("permission_response", given, principal=f"session:{root.id}")
+    own = await bench.call(
+        "permission_response", given, principal=f"session:{root.id}", scope="write"
+    )
     assert own.text == "request not found or already resolved"
     assert bench.answers == []
     assert await bench.do("permission_response", **given) == {"accepted": True}

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.requires("postgres")
 
-FEW = {"sessions_live", "caller_requests_open", "projects_existing", "trims_pkey"}
+FEW = {
+    "sessions_live",
+    "caller_requests_open",
+    "permissions_open",
+    "projects_existing",
+    "trims_pkey",
+}
 """Indexes of what is live, open, there or cut only: walking one of these is walking what is asked for."""
 ONE_ROW = "log_order"
 
@@ -57,7 +63,7 @@ def explained(postgres_server: Any, migrated: str) -> Iterator[Explained]:
     url = postgres_server.new_database(migrated)
     database = PostgresDatabase(url)
     with contextlib.closing(Store(database).start()) as store:
-        store.write(*WRITES[:4], operations.PutSession(samples.session(2, status="failed")))
+        store.write(*WRITES[:5], operations.PutSession(samples.session(2, status="failed")))
         connection = database.connect_read_only()
         yield Explained(connection)
         database.release(connection)

@@ -16,6 +16,8 @@ from oubliette.contract.project import Answers
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+MAX_TITLE: Final = 200  # characters
+
 SessionStatus = Literal["created", "running", "idle", "completed", "failed", "timed_out"]
 TERMINAL: Final = frozenset({"completed", "failed", "timed_out"})
 
@@ -241,6 +243,8 @@ class Session(Record, frozen=True):
     ending_final: bool = True
     """Whether that end is final: no message resumes the session."""
     turn_count: int = 0
+    title: str = ""
+    """As given, or the first line of its first prompt; empty in records of earlier releases."""
     last_prompt: str | None = None
     final_response: str | None = None
     caller_id: str | None = None
@@ -288,6 +292,12 @@ class Session(Record, frozen=True):
     """Kind of permission → the decision that holds for the rest of the session."""
     log_bytes: int = 0
     """Size of its events, roughly, when the record was stored last."""
+
+
+def title_of(prompt: str) -> str:
+    """Return the title of a session that begins with this prompt: its first line with a text."""
+    lines = (line.strip() for line in prompt.splitlines())
+    return next(filter(None, lines), "")[:MAX_TITLE]
 
 
 class Turn(Record, frozen=True):

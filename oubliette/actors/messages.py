@@ -252,6 +252,8 @@ class SpawnSession(AgentChoice, Message, Reply[SpawnResult]):
     new_session: bool = False
     external_id: str | None = None
     source: str | None = None
+    title: str | None = None
+    """Of a new session; None: the first line of the prompt."""
     caller_id: str | None = None
     caller_tools: tuple[CallerTool, ...] | None = None
     """None: unchanged (a new session of an agent inherits them)."""

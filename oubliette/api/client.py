@@ -16,7 +16,7 @@ from oubliette.api.repositories import CLONE_SECONDS, repository_parameter
 from oubliette.api.session import Session
 from oubliette.api.spawner import CLEANUP_SECONDS, end_quietly
 from oubliette.api.subscribing import subscribe
-from oubliette.api.views import ProjectInfo
+from oubliette.api.views import ProjectInfo, SessionInfo
 from oubliette.contract.session import PermissionInfo
 from oubliette.errors import AlreadyExists, Conflict, InvalidParameter
 
@@ -296,6 +296,41 @@ class Oubliette:
                 return found
 
     # ------------------------------------------------------------------ sessions and callers
+
+    async def sessions(
+        self,
+        *,
+        status: str | list[str] | None = None,
+        text: str | None = None,
+        waiting: bool = False,
+        limit: int = _PAGE,
+    ) -> list[SessionInfo]:
+        """Return sessions of all projects, children included, newest first.
+
+        Args:
+            status: Only those with this status, or with one of several.
+            text: Only those whose title or last prompt contains it, in any case.
+            waiting: Whether to ask each live one what it waits for.
+            limit: Maximum number to return.
+        """
+        found: list[SessionInfo] = []
+        cursor: str | None = None
+        while True:
+            page = await self._parts.call(
+                "session_list",
+                {
+                    "status": status,
+                    "text": text,
+                    "waiting": waiting,
+                    "newest_first": True,
+                    "limit": min(_PAGE, limit - len(found)),
+                    "cursor": cursor,
+                },
+            )
+            found += msgspec.convert(page["sessions"], list[SessionInfo], strict=False)
+            cursor = page["next_cursor"]
+            if cursor is None or len(found) >= limit:
+                return found
 
     async def session(
         self,

@@ -51,6 +51,8 @@ class SessionOptions(TypedDict, total=False):
     """`branch`: a copy of that workspace as it is now, on a branch of its own; None: itself."""
     api_key_scope: str | None
     """Scope of a key with which the agent can call Oubliette's tools; None: it gets none."""
+    title: str | None
+    """Title of the session; None: the first line of the prompt."""
     idempotency_key: str | None
     """Name of this request: a repeated one returns the same session."""
 
@@ -123,6 +125,7 @@ class Spawner:
             "create_workspace": options.get("new_workspace") or None,
             "workspace": options.get("workspace"),
             "api_key_scope": options.get("api_key_scope"),
+            "title": options.get("title"),
             "idempotency_key": options.get("idempotency_key"),
             **provided,
             **({} if caller is None else caller.arguments()),

@@ -22,6 +22,6 @@ class SessionInfo(SessionView, frozen=True, kw_only=True):
     usage: Usage  # pyright: ignore[reportIncompatibleVariableOverride]
     """Usage of all its turns."""
     waiting: tuple[WaitInfo, ...] = ()
-    """Its waits now; empty in lists."""
+    """Its waits now; in lists only if they were asked for."""
     problem: str | None = None
     """Reason why its workspace cannot be used; None: none is known."""

@@ -60,22 +60,23 @@ def list_sessions(
         str | None,
         typer.Option("--project", help="Id or name of a project; without it, of all projects."),
     ] = None,
-    status: Annotated[str | None, typer.Option(help="Only sessions with this status.")] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(help="Only sessions with this status; give it again for one of several."),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Only sessions with this in their title or last prompt.")
+    ] = None,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
     """List sessions, oldest first."""
-    if project is not None:
-        projects = [whole_id(home, "project", project)]
-    else:
-        projects = [each["id"] for each in pages(home, "project_list", "projects", {})]
-    sessions = [
-        session
-        for each in projects
-        for session in pages(
-            home, "session_list", "sessions", {"project_id": each, "status": status}
-        )
-    ]
+    wanted = {
+        "project_id": None if project is None else whole_id(home, "project", project),
+        "status": status or None,
+        "text": text,
+    }
+    sessions = pages(home, "session_list", "sessions", wanted)
     if output is Format.json:
         print_json({"sessions": sessions})
         return

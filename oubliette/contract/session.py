@@ -35,6 +35,7 @@ class SessionView(Result, frozen=True, kw_only=True):
     updated_at: float
     ended_at: float | None
     turn_count: int
+    title: Annotated[str, Meta(description="As given, or the first line of the first prompt.")]
     last_prompt: str | None
     final_response: str | None
     last_index: Annotated[int, Meta(description="Index of its last event, -1 if none.")]
@@ -86,6 +87,18 @@ class WaitInfo(Result, frozen=True, kw_only=True):
     last_event_at: Annotated[float | None, Meta(description="Time of the agent's last output.")] = (
         None
     )
+
+
+class SessionRow(SessionView, frozen=True, kw_only=True):
+    """A session in a listing."""
+
+    waiting: Annotated[
+        tuple[WaitInfo, ...],
+        Meta(
+            description="With waiting=true: what it waits for; empty if it has ended, or runs on"
+            " another machine of a cluster."
+        ),
+    ] = ()
 
 
 class PermissionInfo(Result, frozen=True, kw_only=True):

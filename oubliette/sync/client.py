@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
+from oubliette.api.client import _PAGE
 from oubliette.api.tools.objects import listed_tools
 from oubliette.sync.caller import Caller
 from oubliette.sync.portal_thread import PortalThread
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from oubliette.api import client as twins
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.project import ProjectOptions
-    from oubliette.api.views import ProjectInfo
+    from oubliette.api.views import ProjectInfo, SessionInfo
     from oubliette.contract.project import Answers
     from oubliette.contract.session import PermissionInfo
 
@@ -175,6 +176,26 @@ class Oubliette:
     def projects(self) -> list[ProjectInfo]:
         """Return all projects, oldest first."""
         return self._thread.call(self._client.projects)
+
+    def sessions(
+        self,
+        *,
+        status: str | list[str] | None = None,
+        text: str | None = None,
+        waiting: bool = False,
+        limit: int = _PAGE,
+    ) -> list[SessionInfo]:
+        """Return sessions of all projects, children included, newest first.
+
+        Args:
+            status: Only those with this status, or with one of several.
+            text: Only those whose title or last prompt contains it, in any case.
+            waiting: Whether to ask each live one what it waits for.
+            limit: Maximum number to return.
+        """
+        return self._thread.call(
+            lambda: self._client.sessions(status=status, text=text, waiting=waiting, limit=limit)
+        )
 
     def session(
         self,

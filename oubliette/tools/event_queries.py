@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from oubliette.errors import InvalidParameter
+from oubliette.records import title_of
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.queries.event_log import (
     EVENT,
@@ -172,13 +173,13 @@ def _truncated(
 def listing_facts(
     connection: StoreConnection, sessions: list[Session], only: str | None
 ) -> dict[str, tuple[Session, int, list[str]]]:
-    """Return each session, its last index and the ids of its children.
+    """Return each session with its title, its last index and the ids of its children.
 
     A parent or a child in another project than `only` is left out.
     """
     return {
         each.id: (
-            _without_parent(connection, each, only),
+            _titled(connection, _without_parent(connection, each, only)),
             queries.bounds(connection, each.id)[1],
             queries.child_ids(connection, each.id, project_id=only),
         )
@@ -194,6 +195,15 @@ def _without_parent(connection: StoreConnection, record: Session, only: str | No
     if parent is not None and parent.project_id == only:
         return record
     return msgspec.structs.replace(record, parent_session_id=None)
+
+
+def _titled(connection: StoreConnection, record: Session) -> Session:
+    """Return the record of a session with a title, which earlier releases have not stored."""
+    if record.title:
+        return record
+    first = queries.turn(connection, record.id, 1)
+    title = "" if first is None else title_of(first.prompt)
+    return msgspec.structs.replace(record, title=title)
 
 
 def event_piece(

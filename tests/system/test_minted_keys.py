@@ -23,6 +23,7 @@ READ = {
     "config_limits",
     "file_list",
     "file_read",
+    "permission_list",
     "port_list",
     "repository_branches",
     "session_compare",

@@ -10,7 +10,7 @@ from oubliette.actors.agent_requests.caller_tools import new_pairing_secret
 from oubliette.actors.exploration.limits import resolve_limits, tightened
 from oubliette.actors.project.shared_trees import forked_tree
 from oubliette.errors import InvalidParameter, NotFound
-from oubliette.records import AgentChoice, Event, Session, same_fields
+from oubliette.records import AgentChoice, Event, Session, same_fields, title_of
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
@@ -63,6 +63,7 @@ async def describe(
         caller_tools=message.caller_tools or (),
         external_id=message.external_id,
         source=message.source,
+        title=message.title or title_of(message.prompt),
         **key_of_agent(message),
         pairing_secret=new_pairing_secret(),
     )

@@ -66,7 +66,7 @@ class PermissionResponse(Params, frozen=True, kw_only=True):
 async def permission_list(
     services: ToolServices, context: CallContext, params: PermissionList
 ) -> PermissionPage:
-    """List what agents ask permission for and nobody has decided yet, oldest first."""
+    """List what agents ask permission for and is not decided yet, oldest first."""
     only = context.scope.project
     if params.project_id is not None:
         only = (await visible_project(services, context, params.project_id)).id

@@ -40,6 +40,10 @@ class SessionSpawn(SpawnSettings, frozen=True, kw_only=True):
 
     project_id: Annotated[field_types.ProjectId, Meta(description="Project of the session.")]
     prompt: Annotated[field_types.Prompt, Meta(description="The first message to the agent.")]
+    title: Annotated[
+        field_types.Line | None,
+        Meta(description="Title of a new session. Unset: the first line of the prompt."),
+    ] = None
 
 
 class SessionMessage(SpawnSettings, frozen=True, kw_only=True):
@@ -94,7 +98,15 @@ async def session_spawn(
     Returns at once; follow it with session_events or caller_listen.
     """
     project = await visible_project(services, context, params.project_id)
-    return await spawn(services, context, params, project.id, params.prompt, name="session_spawn")
+    return await spawn(
+        services,
+        context,
+        params,
+        project.id,
+        params.prompt,
+        name="session_spawn",
+        title=params.title,
+    )
 
 
 @tool(SessionMessage, Spawned, scope="write", home="needed", enters="named")
@@ -139,6 +151,7 @@ async def spawn(
     *,
     name: str,
     session_id: str | None = None,
+    title: str | None = None,
 ) -> Spawned:
     """Start or resume a session, or send it a message, with the key for its agent.
 
@@ -160,6 +173,7 @@ async def spawn(
             new_session=params.new_session or source is not None,
             external_id=params.external_id,
             source=params.source,
+            title=title,
             caller_id=caller_id,
             caller_tools=tools,
             **same_fields(params, AgentChoice),

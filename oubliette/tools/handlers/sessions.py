@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -9,7 +10,9 @@ from msgspec import Meta
 
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
-from oubliette.contract.session import SessionDetail, SessionView
+from oubliette.contract.session import SessionDetail, SessionRow, WaitInfo
+from oubliette.records import TERMINAL, made_of
+from oubliette.runtime.store import queries
 from oubliette.tools.event_queries import listing_facts
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.models import model_of
@@ -39,8 +42,14 @@ class SessionOne(Params, frozen=True, kw_only=True):
 class SessionList(Params, frozen=True, kw_only=True):
     """Parameters of `session_list`."""
 
-    project_id: Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
-    status: Annotated[Status | None, Meta(description="Only sessions with this status.")] = None
+    project_id: Annotated[
+        field_types.ProjectId | None,
+        Meta(description="Only sessions of this project. Unset: of all that the key reaches."),
+    ] = None
+    status: Annotated[
+        Status | Annotated[tuple[Status, ...], Meta(max_length=6)] | None,
+        Meta(description="Only sessions with this status, or with one of several."),
+    ] = None
     exploration_id: Annotated[
         field_types.ExplorationId | None, Meta(description="Only sessions of this tree.")
     ] = None
@@ -48,13 +57,24 @@ class SessionList(Params, frozen=True, kw_only=True):
     cursor: Annotated[
         field_types.Cursor | None, Meta(description="next_cursor of the previous page.")
     ] = None
+    text: Annotated[
+        Annotated[str, Meta(max_length=200, extra={"check": "storable"})] | None,
+        Meta(description="Text that the title or the last prompt contains, in any case."),
+    ] = None
+    newest_first: Annotated[bool, Meta(description="Begin with the newest session.")] = False
+    waiting: Annotated[
+        bool, Meta(description="Show what each session waits for, as session_get does.")
+    ] = False
 
 
 class SessionPage(Result, frozen=True, kw_only=True):
     """Result of `session_list`; long texts are truncated."""
 
-    sessions: tuple[SessionView, ...]
-    next_cursor: str | None
+    sessions: tuple[SessionRow, ...]
+    next_cursor: Annotated[
+        str | None,
+        Meta(description="null at the end; a page with fewer sessions than limit may have one."),
+    ]
 
 
 @tool(SessionOne, SessionDetail, scope="read", read_only=True, home="live")
@@ -77,24 +97,51 @@ async def session_get(
 async def session_list(
     services: ToolServices, context: CallContext, params: SessionList
 ) -> SessionPage:
-    """List the sessions of a project including children, oldest first."""
-    project = await visible_project(services, context, params.project_id)
-    page = await services.reader.sessions(
-        project.id,
-        params.status,
+    """List sessions of a project, or of all, including children, oldest first unless asked."""
+    project_id = context.scope.project
+    if params.project_id is not None:
+        project_id = (await visible_project(services, context, params.project_id)).id
+    page = await services.reader.run(
+        queries.listed_sessions,
+        project_id,
+        (params.status,) if isinstance(params.status, str) else params.status or (),
         params.exploration_id,
+        text=params.text or "",
         limit=params.limit,
         cursor=params.cursor,
+        newest_first=params.newest_first,
     )
     records = [
         msgspec.structs.replace(record, model=model_of(services.config, record))
         for record in page.records
     ]
     facts = await services.reader.run(listing_facts, records, context.scope.project)
-    views, _, cut = fitting(session_view(*facts[each.id], short=True) for each in records)
+    waits = await _waits(services, records) if params.waiting else {}
+    views, _, cut = fitting(
+        made_of(
+            session_view(*facts[each.id], short=True),
+            SessionRow,
+            waiting=waits.get(each.id, ()),
+        )
+        for each in records
+    )
     return SessionPage(
         sessions=tuple(views), next_cursor=views[-1].session_id if cut else page.next_cursor
     )
+
+
+async def _waits(
+    services: ToolServices, sessions: list[records.Session]
+) -> dict[str, tuple[WaitInfo, ...]]:
+    """Return what the live ones among `sessions` wait for, by id; of this machine's sessions."""
+    alone = services.nodes is None
+    live = [
+        each
+        for each in sessions
+        if each.status not in TERMINAL and (alone or services.session_ref(each.id) is not None)
+    ]
+    found = await asyncio.gather(*(waiting_of(services, each) for each in live))
+    return {each.id: waits for each, waits in zip(live, found, strict=True)}
 
 
 async def visible_session(

@@ -33,7 +33,7 @@ PROJECT = (
 )
 SESSION = (
     "session_id project_id workspace_id agent model status status_reason isolation created_at"
-    " updated_at ended_at turn_count last_prompt final_response last_index parent_session_id"
+    " updated_at ended_at turn_count title last_prompt final_response last_index parent_session_id"
     " child_session_ids exploration_id depth caller_id usage waiting forked_from forked_at"
     " forked_at_turn conversation problem"
 )
@@ -69,7 +69,7 @@ CONTRACT = {
         "project_id image image_id size_bytes",
     ),
     "image_rebuild": ("container_type*", "image state log_tail"),
-    "session_spawn": (f"project_id* prompt* {SPAWN}", SPAWNED),
+    "session_spawn": (f"project_id* prompt* title {SPAWN}", SPAWNED),
     "session_message": (f"message* session_id project_id {SPAWN}", SPAWNED),
     "session_map": (
         f"project_id* messages* max_parallel {SPAWN.replace(' new_session', '')}",
@@ -79,7 +79,7 @@ CONTRACT = {
     "session_end": ("session_id* tree", "session_id status living_descendants"),
     "session_get": ("session_id*", SESSION),
     "session_list": (
-        "project_id* status exploration_id limit cursor",
+        "project_id status exploration_id limit cursor text newest_first waiting",
         "sessions next_cursor",
     ),
     "session_events": (

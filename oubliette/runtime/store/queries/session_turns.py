@@ -11,12 +11,16 @@ from oubliette.runtime.store.codec import decode
 from oubliette.runtime.store.queries.paging import Page, listing, one, records
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from oubliette.runtime.store.connection import StoreConnection
 
 ALIVE: Final = " INDEXED BY sessions_live"
 """Hint where SQLite would walk all stored sessions of a workspace or project, to find few."""
+WALK: Final = 2000
+"""Sessions that one read of a listing looks at, however few of them it returns."""
+_CHUNK: Final = 500
+"""Sessions that are read at a time to find a text."""
 MAX_CHILDREN: Final = 1000
 """Children of one session that are named: some have tens of thousands."""
 
@@ -71,6 +75,92 @@ def sessions(
         cursor=cursor,
         newest_first=newest_first,
     )
+
+
+def listed_sessions(
+    connection: StoreConnection,
+    project_id: str | None = None,
+    statuses: Collection[str] = (),
+    exploration_id: str | None = None,
+    *,
+    text: str = "",
+    limit: int = 100,
+    cursor: str | None = None,
+    newest_first: bool = False,
+) -> Page:
+    """Return sessions with one of `statuses`, or any, whose title or last prompt has `text`.
+
+    Those of deleted projects are left out, unless `project_id` names it. One read looks at `WALK`
+    sessions at most, so a page may be short, or empty, and have a `next_cursor`.
+    """
+    found: list[Session] = []
+    there: dict[str, bool] = {} if project_id is None else {project_id: True}
+    wanted = text.casefold()
+    walked = 0
+    while walked < WALK:
+        page = _with_statuses(
+            connection,
+            project_id,
+            statuses,
+            exploration_id,
+            limit=min(WALK, max(limit, _CHUNK if wanted else 0)),
+            cursor=cursor,
+            newest_first=newest_first,
+        )
+        walked += len(page.records)
+        for each in page.records:
+            if each.project_id not in there:
+                there[each.project_id] = _exists(connection, each.project_id)
+            named = f"{each.title}\n{each.last_prompt or ''}".casefold()
+            if there[each.project_id] and wanted in named:
+                if len(found) == limit:
+                    return Page(found, found[-1].id)
+                found.append(each)
+        cursor = page.next_cursor
+        if cursor is None:
+            return Page(found, None)
+    return Page(found, cursor)
+
+
+def _with_statuses(
+    connection: StoreConnection,
+    project_id: str | None,
+    statuses: Collection[str],
+    exploration_id: str | None,
+    *,
+    limit: int,
+    cursor: str | None,
+    newest_first: bool,
+) -> Page:
+    """Return a page of sessions with one of `statuses`, of which each has an index."""
+    parts = [
+        sessions(
+            connection,
+            project_id,
+            each,
+            exploration_id,
+            limit=limit,
+            cursor=cursor,
+            newest_first=newest_first,
+        )
+        for each in sorted(set(statuses)) or (None,)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    merged = sorted(
+        (each for part in parts for each in part.records),
+        key=lambda each: each.id,
+        reverse=newest_first,
+    )
+    more = len(merged) > limit or any(part.next_cursor for part in parts)
+    return Page(merged[:limit], merged[:limit][-1].id if more else None)
+
+
+def _exists(connection: StoreConnection, project_id: str) -> bool:
+    row = connection.execute(
+        "SELECT 1 FROM projects WHERE id = ? AND deleted_at IS NULL", (project_id,)
+    ).fetchone()
+    return row is not None
 
 
 class TreeMember(Record, frozen=True):

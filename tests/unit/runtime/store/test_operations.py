@@ -135,6 +135,11 @@ def test_sessions_are_listed_by_what_is_asked_for(store):
     assert ids(project_id="proj_1", status="completed") == ["s2"]
     assert ids(exploration_id="expl_1", project_id="proj_1") == ["s1", "s3"]
     assert ids(principal="prin_2") == ["s4"]
+    projects = samples.project(1), samples.project(2, deleted_at=1.0)
+    store.write(*map(operations.PutProject, projects))
+    page = store.read(queries.listed_sessions, None, ("completed", "running"), newest_first=True)
+    assert [one.id for one in page.records] == ["s2", "s1"]
+    assert store.read(queries.listed_sessions, "proj_2").records[0].id == "s4"
     assert [one.id for one in store.read(queries.live_sessions)] == ["s1", "s3", "s4"]
     assert [one.id for one in store.read(queries.live_sessions, "proj_1")] == ["s1", "s3"]
     assert [one.id for one in store.read(queries.children, "s1")] == ["s3"]

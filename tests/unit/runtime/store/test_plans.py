@@ -40,6 +40,8 @@ READS = [
     (queries.bounds, ("s1",)),
     (queries.sessions, ("proj_1",)),
     (queries.sessions, (None, None, "expl_1")),
+    (queries.listed_sessions, ("proj_1", ("failed", "running"))),
+    (queries.listed_sessions, (None, ("failed", "running"))),
     (listing_facts, ([samples.session(2, parent_session_id="s1")], "proj_1")),
     (queries.tree_members, ("expl_1",)),
     (event_piece, ("s1", 0, 0, 10)),
@@ -182,6 +184,8 @@ def steps(connection, action) -> int:
         (tree_log, ("s1", 2 * STORED, 10, 1000)),
         (tree_log, ("s1", 2 * STORED, 10, 1000, None, "proj_1")),
         (queries.waiting_permissions, ("proj_1",)),
+        (queries.listed_sessions, ("proj_1", ("timed_out", "running"))),
+        (queries.listed_sessions, (None, ("timed_out", "running"))),
     ],
     ids=lambda v: getattr(v, "__name__", ""),
 )

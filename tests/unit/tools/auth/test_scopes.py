@@ -41,6 +41,7 @@ LATER_READ = {
     "event_read",
     "file_list",
     "file_read",
+    "permission_list",
     "port_list",
     "repository_branches",
     "session_compare",

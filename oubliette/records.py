@@ -321,7 +321,7 @@ class Turn(Record, frozen=True):
     began_index: int | None = None
     """Index of the session's next event then."""
     cost_before: float | None = None
-    """What the session had cost then, in US dollars; None: as for `began_at`."""
+    """Cost of the session until then, in US dollars; None: as for `began_at`."""
 
 
 class Event(Record, frozen=True):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from oubliette.kit import System
 
 OnExit = Literal["end", "keep"]
-_PAGE = 500
+PAGE = 500
 
 
 class Oubliette:
@@ -288,7 +288,7 @@ class Oubliette:
         cursor: str | None = None
         while True:
             page = await self._parts.call(
-                "project_list", {"name_contains": name, "limit": _PAGE, "cursor": cursor}
+                "project_list", {"name_contains": name, "limit": PAGE, "cursor": cursor}
             )
             found += page["projects"]
             cursor = page["next_cursor"]
@@ -303,7 +303,7 @@ class Oubliette:
         status: str | list[str] | None = None,
         text: str | None = None,
         waiting: bool = False,
-        limit: int = _PAGE,
+        limit: int = PAGE,
     ) -> list[SessionInfo]:
         """Return sessions of all projects, children included, newest first.
 
@@ -323,7 +323,7 @@ class Oubliette:
                     "text": text,
                     "waiting": waiting,
                     "newest_first": True,
-                    "limit": min(_PAGE, limit - len(found)),
+                    "limit": min(PAGE, limit - len(found)),
                     "cursor": cursor,
                 },
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
-from oubliette.api.client import _PAGE
+from oubliette.api.client import PAGE
 from oubliette.api.tools.objects import listed_tools
 from oubliette.sync.caller import Caller
 from oubliette.sync.portal_thread import PortalThread
@@ -183,7 +183,7 @@ class Oubliette:
         status: str | list[str] | None = None,
         text: str | None = None,
         waiting: bool = False,
-        limit: int = _PAGE,
+        limit: int = PAGE,
     ) -> list[SessionInfo]:
         """Return sessions of all projects, children included, newest first.
 

@@ -18,7 +18,7 @@ from the program that embeds the server."""
 EVERYWHERE: Final[frozenset[Transport]] = frozenset({"http", "socket", "control", "program"})
 CALLERS: Final[frozenset[Transport]] = frozenset({"http", "program"})
 """Transports of those that provide tools and listen to events."""
-PERSONS: Final[frozenset[Transport]] = CALLERS | {"control"}
+PERSONS: Final[frozenset[Transport]] = frozenset({"http", "program", "control"})
 """All but those of agents."""
 
 

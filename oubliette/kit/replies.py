@@ -89,7 +89,7 @@ class LoopReply:
 class Deferred:
     """Answer to an ask that `Actor.defer` detached from its handler."""
 
-    __slots__ = ("_answered", "_forget", "_reply", "asked", "deadline")
+    __slots__ = ("_answered", "_forget", "_on_gone", "_reply", "asked", "deadline")
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class Deferred:
         self.asked = reply is not None
         """Whether an answer is expected; a `tell` expects none."""
         self._forget = forget
+        self._on_gone: Callable[[], object] | None = None
         self.deadline = deadline
         """Monotonic seconds of the System's clock at which the asker gives up."""
         if reply is not None:
@@ -126,6 +127,13 @@ class Deferred:
             return True
         return False
 
+    def when_gone(self, callback: Callable[[], object]) -> None:
+        """Call `callback` if the asker no longer waits before it is answered; at once if so."""
+        if self.done:
+            callback()
+        else:
+            self._on_gone = callback
+
     def _settle(self) -> bool:
         counts = not self.done
         if not self._answered:
@@ -137,3 +145,5 @@ class Deferred:
     def _gone(self) -> None:
         self._answered = True
         self._forget(self)
+        if self._on_gone is not None:
+            self._on_gone()

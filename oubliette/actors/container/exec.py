@@ -66,8 +66,13 @@ async def run_command(guest: GuestConnection, request: RunCommand, answer: Defer
 
     The answer is an error if the command cannot be started (CommandFailed names the program or the
     folder), if there is no guest (ContainerLost), and if the guest has not reported its end
-    `GRACE_SECONDS` after the command's own deadline (DeadlineExceeded).
+    `GRACE_SECONDS` after the command's own deadline (DeadlineExceeded). A command whose asker no
+    longer waits is ended: its client has cancelled it, or has no valid key any more.
     """
+    task = asyncio.current_task()
+    assert task is not None
+    if answer.asked:
+        answer.when_gone(task.cancel)
     proc = ids.new_id(ids.PROCESS)
     limit = request.timeout_seconds + GRACE_SECONDS
     until = asyncio.get_running_loop().time() + limit

@@ -272,6 +272,26 @@ async def test_a_deferred_answer_is_done_once_the_asker_was_cancelled(system: Sy
     assert not inside(ref)._actor_deferrals, "an answer that nobody waits for is not kept"
 
 
+async def test_who_defers_is_told_of_an_asker_that_no_longer_waits_and_of_no_other(
+    system: System,
+) -> None:
+    ref, gone = system.spawn(Later), list[str]()
+    actor = inside(ref)
+    cancelled, answered = (asyncio.create_task(ref.ask(Get())) for _ in range(2))
+    while len(actor.kept) < 2:
+        await asyncio.sleep(0)
+    first, second = actor.kept
+    first.when_gone(lambda: gone.append("cancelled"))
+    second.when_gone(lambda: gone.append("answered"))
+    cancelled.cancel()
+    await asyncio.wait([cancelled])
+    assert gone == ["cancelled"]
+    second.set(7)
+    assert await answered == 7
+    first.when_gone(lambda: gone.append("at once"))
+    assert gone == ["cancelled", "at once"]
+
+
 async def test_a_deferred_answer_is_done_once_the_asker_has_timed_out(
     system: System, clock: VirtualClock
 ) -> None:

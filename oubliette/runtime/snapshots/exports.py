@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from oubliette.runtime.snapshots.history_records import ExportQuestion, PieceQuestion
 
 PREFIX: Final = "export-"
+UNFINISHED: Final = ".part"
+"""End of the name of a file that is being made."""
 KEPT_SECONDS: Final = 1800.0
 """Time for which a file stays after it was made."""
 MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 4
-"""Files of one repository; for another one the oldest goes."""
+"""Files of one project; for another one the oldest goes. As many are made at a time."""
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -56,7 +58,7 @@ class SnapshotExports:
         Raises:
             NotFound: there is no such snapshot.
             InvalidParameter: the question cannot be understood.
-            LimitExceeded: the file would be larger than 1 GiB.
+            LimitExceeded: the file would be larger than 1 GiB, or too many are being made.
             RuntimeFailure: git failed.
             DeadlineExceeded: it takes too long.
         """
@@ -77,12 +79,14 @@ class SnapshotExports:
         await asyncio.to_thread(self._make_room)
         name = secrets.token_hex(16)
         file = self._repository / f"{PREFIX}{name}"
+        part = file.with_suffix(UNFINISHED)
         try:
             await self._git.write_file(
-                self._repository, *command, file=file, most=MAX_BYTES, seconds=self._seconds
+                self._repository, *command, file=part, most=MAX_BYTES, seconds=self._seconds
             )
+            await asyncio.to_thread(part.rename, file)
         except BaseException as error:
-            await asyncio.to_thread(file.unlink, missing_ok=True)
+            await asyncio.to_thread(part.unlink, missing_ok=True)
             if isinstance(error, LimitExceeded):
                 raise LimitExceeded(
                     f"the {question.format} would be larger than {MAX_BYTES} bytes",
@@ -120,7 +124,20 @@ class SnapshotExports:
         return PieceAnswer(file=question.file, size=0, sha256="", data=data)
 
     def _make_room(self) -> None:
-        files = sorted(self._repository.glob(f"{PREFIX}*"), key=lambda each: each.stat().st_mtime)
+        """Remove the oldest files of the project, whose workspaces have a repository each.
+
+        Raises:
+            LimitExceeded: too many are being made.
+        """
+        found = {each: _made_at(each) for each in self._repository.parent.glob(f"*/{PREFIX}*")}
+        dead = time.time() - KEPT_SECONDS  # a part before that is of a server that was killed
+        begun = [each for each in found if each.suffix == UNFINISHED and found[each] > dead]
+        if len(begun) >= MAX_FILES:
+            raise LimitExceeded(
+                f"{MAX_FILES} files are being exported from this project already",
+                hint="try again when one of them is done",
+            )
+        files = sorted(found.keys() - begun, key=lambda each: found[each])
         for each in files[: max(0, len(files) - MAX_FILES + 1)]:
             each.unlink(missing_ok=True)
 
@@ -131,6 +148,13 @@ def remove_old(repository: Path) -> None:
     for each in repository.glob(f"{PREFIX}*"):
         if each.stat().st_mtime < before:
             each.unlink(missing_ok=True)
+
+
+def _made_at(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:  # another export has just removed it
+        return 0.0
 
 
 def _size_and_digest(file: Path) -> tuple[int, str]:

@@ -230,7 +230,7 @@ async def test_a_project_that_the_key_does_not_reach_is_as_if_it_were_not(
     key = site.principal(f"project:{mine['id']}:ro")
     unknown = mine["id"][:-4] + "zzzz"
     said = []
-    for project in (hidden["id"], unknown, "..%2f..", "name"):
+    for project in (hidden["id"], unknown, "..%2f..", "name", "na%00me"):
         ran = await run(there, "fetch", address(site, project, key))
         assert ran.code == 128
         assert "not found" in ran.err

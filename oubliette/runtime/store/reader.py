@@ -12,7 +12,7 @@ import time
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
-from oubliette.errors import StorageUnavailable, Unavailable
+from oubliette.errors import NotFound, StorageUnavailable, Unavailable
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.errors import is_damage, storage_fault
 from oubliette.runtime.store.reader_threads import ReaderThreads
@@ -72,9 +72,15 @@ class Reader:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Run a query (see `queries`) on a thread of the pool, and return its result."""
+        """Run a query (see `queries`) on a thread of the pool, and return its result.
+
+        Raises:
+            NotFound: an argument has the character NUL, which PostgreSQL takes in no text.
+        """
         if self._closed:
             raise Unavailable("the store is closed")
+        if any(isinstance(each, str) and "\0" in each for each in (*args, *kwargs.values())):
+            raise NotFound("not found: no id and no name has the character NUL")
         until = time.monotonic() + self._database.hold_seconds
         return await self._threads.run(partial(self._patient_view, until, query, *args, **kwargs))
 

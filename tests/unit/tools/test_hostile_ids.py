@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oubliette import ids
 from oubliette.contract.validation import decode
-from oubliette.errors import InvalidParameter
+from oubliette.errors import InvalidParameter, NotFound
 from oubliette.tools.registry import TABLE, input_schema
 from tests.unit.tools.test_registry import GOOD
 
@@ -167,3 +167,13 @@ async def test_a_folder_that_is_no_plain_absolute_path_is_refused(bench: Bench, 
     )
     assert result.code == "invalid_parameter"
     assert "working_dir" in result.text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("read", ["project_named", "session", "request", "workspace", "token"])
+async def test_no_text_with_nul_reaches_the_database(bench: Bench, read: str) -> None:
+    """PostgreSQL refuses it with an error of its own."""
+    for value in ("\0", "a\0", "\0a"):
+        with pytest.raises(NotFound, match="the character NUL"):
+            await getattr(bench.reader, read)(value)
+    assert await getattr(bench.reader, read)("a") is None

@@ -349,6 +349,21 @@ async def test_what_a_key_let_in_ends_with_the_key(visit: Visit, end: str) -> No
         assert (await kept.get("/")).status_code == 200
 
 
+async def test_a_cookie_that_another_port_sets_for_both_keeps_no_browser_out(
+    visit: Visit,
+) -> None:
+    opened = await visit.open()
+    async with visit.browser(opened) as client, visit.browser(opened) as another:
+        link = urlsplit(opened["url"])
+        entered = await client.get(f"{link.path}?{link.query}")
+        own = entered.headers["set-cookie"].partition(";")[0]
+        for sent in (f"oubliette_port=x; {own}", f"{own}; oubliette_port=x; a=b"):
+            seen = await another.get("/", headers={"cookie": sent})
+            assert seen.status_code == 200
+            assert "oubliette_port" not in seen.json()["headers"].get("cookie", "")
+        assert (await another.get("/", headers={"cookie": "oubliette_port=x"})).status_code == 401
+
+
 async def test_nobody_else_opens_closes_or_is_told_of_a_port(visit: Visit) -> None:
     await visit.open()
     async with visit.site.caller("http-auto") as other:

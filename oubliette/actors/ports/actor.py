@@ -296,7 +296,8 @@ class PortsActor(Actor):
         if self._context.session_registry.session(port.session_id) is None:
             self._close(port, SESSION_ENDED)  # the notice of its end is on its way
             raise _unknown(message.name)
-        by_cookie = None if message.cookie is None else port.grants.admits(message.cookie)
+        admitted = (port.grants.admits(each) for each in message.cookies)
+        by_cookie = next((each for each in admitted if each is not None), None)
         if by_cookie is None and message.principal is None:
             raise Unauthenticated(
                 "this port is open for its owner only",

@@ -103,7 +103,7 @@ class OpenConnection(LocalMessage, Reply[GuestStream]):
     connection_id: str
     share: int
     """Maximum of connections to the ports of one owner; those of all have twice as many."""
-    cookie: str | None = None
+    cookies: tuple[str, ...] = ()
     principal: str | None = None
     """Of an API key that came with the request, and that may open ports."""
     project_id: str | None = None

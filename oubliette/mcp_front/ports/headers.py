@@ -53,15 +53,14 @@ _KEPT_BACK: Final = frozenset(
 )
 
 
-def cookie_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the value of this server's cookie, if the browser sends it."""
-    for name, value in headers:
-        if name == b"cookie":
-            for part in value.split(b";"):
-                key, _, given = part.strip().partition(b"=")
-                if key == COOKIE:
-                    return given.decode("latin-1")
-    return None
+def cookies_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, ...]:
+    """Return the values of this server's cookie that the browser sends.
+
+    A page of another port may have set one of this name for a domain or path of both.
+    """
+    parts = (part for name, value in headers if name == b"cookie" for part in value.split(b";"))
+    pairs = (part.strip().partition(b"=") for part in parts)
+    return tuple(given.decode("latin-1") for key, _, given in pairs if key == COOKIE)
 
 
 def to_container(

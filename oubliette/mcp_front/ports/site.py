@@ -30,7 +30,7 @@ from oubliette.kit import ActorDead
 from oubliette.mcp_front.auth import header
 from oubliette.mcp_front.ports import pages, tunnel
 from oubliette.mcp_front.ports.exchange import BadAnswer, BadHead, NoAnswer, PortExchange
-from oubliette.mcp_front.ports.headers import COOKIE, cookie_of, is_foreign, to_container
+from oubliette.mcp_front.ports.headers import COOKIE, cookies_of, is_foreign, to_container
 from oubliette.mcp_front.ports.host_names import PortHosts
 from oubliette.mcp_front.transport.http_protocol import connection_of
 
@@ -60,9 +60,9 @@ log = structlog.get_logger("oubliette.front")
 
 
 class _Visitor(NamedTuple):
-    """The cookie and the key that a request presents."""
+    """The cookies and the key that a request presents."""
 
-    cookie: str | None
+    cookies: tuple[str, ...]
     key: AuthenticatedKey | None
 
 
@@ -126,12 +126,12 @@ class PortSite:
         Raises:
             Unauthenticated: it has an API key of this server that is not valid.
         """
-        cookie = cookie_of(scope["headers"])
+        cookies = cookies_of(scope["headers"])
         given = header(scope["headers"], b"authorization")
         # Programs in containers have keys of their own, which look otherwise
         if given is None or not given.lower().startswith(_KEY):
-            return _Visitor(cookie, None)
-        return _Visitor(cookie, await self._authenticator.admit(given))
+            return _Visitor(cookies, None)
+        return _Visitor(cookies, await self._authenticator.admit(given))
 
     async def _forward(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         connection_id = new_uuid()
@@ -167,7 +167,7 @@ class PortSite:
             name=name,
             connection_id=connection_id,
             share=share,
-            cookie=visitor.cookie,
+            cookies=visitor.cookies,
             principal=None if context is None else context.principal,
             project_id=None if context is None else context.scope.project,
             token_id="" if context is None else context.token_id,

@@ -124,7 +124,7 @@ async def test_only_a_cookie_or_the_owner_gets_through(scene: Scene) -> None:
     name = (await scene.open()).info.name
     wanted = {"name": name, "connection_id": "c", "share": 16}
     with pytest.raises(Unauthenticated):
-        await scene.ports.ask(OpenConnection(**wanted, cookie="guessed"))
+        await scene.ports.ask(OpenConnection(**wanted, cookies=("guessed",)))
     with pytest.raises(Forbidden):
         await scene.ports.ask(OpenConnection(**wanted, principal="bob"))
     with pytest.raises(Forbidden):
@@ -153,7 +153,7 @@ async def test_a_link_and_its_cookie_end_with_the_key_that_made_it(scene: Scene,
     assert made is not None and theirs is not None
 
     async def connect(name: str, cookie: str) -> asyncio.Future[Any]:
-        wanted = OpenConnection(name=name, connection_id=cookie, share=9, cookie=cookie)
+        wanted = OpenConnection(name=name, connection_id=cookie, share=9, cookies=(cookie,))
         asked = asyncio.ensure_future(scene.ports.ask(wanted))
         await scene.world.settle()
         return asked
@@ -169,7 +169,9 @@ async def test_a_link_and_its_cookie_end_with_the_key_that_made_it(scene: Scene,
     assert found[0].connections == 0
     with pytest.raises(Unauthenticated):
         await scene.ports.ask(
-            OpenConnection(name=first.info.name, connection_id="c", share=9, cookie=made.value)
+            OpenConnection(
+                name=first.info.name, connection_id="c", share=9, cookies=("another", made.value)
+            )
         )
     assert await scene.ports.ask(RedeemToken(name=first.info.name, token=unused.token)) is None
     if end == "revoked":
@@ -237,7 +239,9 @@ async def test_what_ends_while_the_machine_sleeps_is_over_when_it_wakes(
         return
     with pytest.raises(Unauthenticated if over == "key" else NotFound):
         await scene.ports.ask(
-            OpenConnection(name=opened.info.name, connection_id="c", share=9, cookie=made.value)
+            OpenConnection(
+                name=opened.info.name, connection_id="c", share=9, cookies=("another", made.value)
+            )
         )
     assert await scene.listed() == ([8000] if over == "key" else [])
 

@@ -326,3 +326,32 @@ async def test_nothing_is_run_beside_an_agent_whose_key_reaches_further(site, ca
             )
         await agent.end()
         await other.call("container_exec", **place, **look)
+
+
+@pytest.mark.parametrize("how", ["spawned", "resumed"])
+async def test_nothing_is_run_beside_an_agent_that_was_given_a_wider_key_of_its_owner(site, how):
+    """A narrower key of the same principal is no reason to trust who has it with the wider one."""
+    project = (await site.new_project())["id"]
+    made = await site.eyes.call("token_create", name="own", scope="write")
+    owner = {"principal": made["principal"]}
+    narrow = await site.eyes.call("token_create", name="ci", scope=f"project:{project}", **owner)
+    given = {"api_key": made["token"]}
+    async with (
+        site.caller("http-auto", token=made["token"]) as caller,
+        HttpCaller(site.server.url, narrow["token"]) as other,
+    ):
+        first = given if how == "spawned" else {}
+        agent = await site.spawn(caller, "say here", project_id=project, **first)
+        await agent.turn()
+        look = {"project_id": project, "command": "true"}
+        if how == "resumed":
+            await other.call("container_exec", **look)
+            await agent.say("crash 3")
+            await agent.event("status", status="failed")
+            await agent.say("say again", **given)
+            await agent.event("message", text="again")
+        with pytest.raises(ToolFailed, match="reaches further than yours"):
+            await other.call("container_exec", **look)
+        await caller.call("container_exec", **look)
+        await site.eyes.call("token_revoke", token_id=made["token_id"])
+        await other.call("container_exec", **look)  # what the agent has is good for nothing

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oubliette.errors import RuntimeFailure
 from oubliette.failpoints import failpoint
 from oubliette.runtime.repositories.git_errors import BranchDiverged
 from oubliette.runtime.repositories.project_repository import REMOTE, SECONDS
 from oubliette.runtime.repositories.push_errors import push_error
-from oubliette.runtime.snapshots.git_program import run
+from oubliette.runtime.snapshots.git_program import git_failure, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,7 +165,7 @@ class BranchPush:
             seconds=SECONDS,
         )
         if done.code not in {0, 1}:
-            raise RuntimeFailure(f"git merge-base: {done.errors or done.code}")
+            raise git_failure("merge-base", done)
         return done.code == 0
 
 

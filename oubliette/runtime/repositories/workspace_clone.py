@@ -15,13 +15,15 @@ import secrets
 import shutil
 import sys
 import threading
+import unicodedata
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from oubliette.errors import RuntimeFailure
 from oubliette.runtime.long_work import in_own_thread
 from oubliette.runtime.repositories.checkout_size import check_size
+from oubliette.runtime.repositories.git_errors import PathsClash
 from oubliette.runtime.repositories.project_repository import REMOTE, SECONDS
-from oubliette.runtime.snapshots.git_program import run
+from oubliette.runtime.snapshots.git_program import git_failure, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,6 +106,7 @@ class WorkspaceClone:
 
         Raises:
             RepositoryTooLarge: its files would be larger than the limit; nothing is left.
+            PathsClash: two paths would be one file; nothing is left.
             RuntimeFailure: git or the file system refused; nothing is left.
             DeadlineExceeded: it takes too long.
         """
@@ -148,6 +151,8 @@ class WorkspaceClone:
 
     async def _make(self) -> None:
         await asyncio.to_thread(self._lay_out)
+        if await asyncio.to_thread(folds_case, self.folder):
+            await self._check_clashes()
         # Both are long for a large repository; until the objects are here, git reads the source's
         copy = asyncio.create_task(in_own_thread(self._copy_objects))
         try:
@@ -158,6 +163,21 @@ class WorkspaceClone:
             await asyncio.gather(copy, return_exceptions=True)
             raise
         await copy
+
+    async def _check_clashes(self) -> None:
+        """Refuse paths that the file system takes for one: git would write one over the other."""
+        listed = await self._git.run(
+            self._source, "ls-tree", "-r", "-t", "-z", "--name-only", self.tree, seconds=SECONDS
+        )
+        known: dict[str, str] = {}
+        for path in listed.decode(errors="backslashreplace").split("\0")[:-1]:
+            other = known.setdefault(unicodedata.normalize("NFC", path.casefold()), path)
+            if other != path:
+                raise PathsClash(
+                    f"{other} and {path} are one path for the file system of the server's home",
+                    hint="rename one in the repository, or put the home on a file system that"
+                    " tells upper and lower case apart",
+                )
 
     async def _check_out(self) -> None:
         refs = await self._git.run(
@@ -196,7 +216,7 @@ class WorkspaceClone:
             seconds=CHECKOUT_SECONDS,
         )
         if done.code != 0 and not may_fail:
-            raise RuntimeFailure(f"git {arguments[0]}: {done.errors or done.code}")
+            raise git_failure(arguments[0], done)
 
     def _lay_out(self) -> None:
         """Make the repository as `git init` does. Blocks."""
@@ -214,6 +234,11 @@ class WorkspaceClone:
     def _copy_objects(self) -> None:
         """Give the repository all objects of the source. Blocks."""
         copy_tree(self._source / "objects", self.folder / ".git" / "objects", self._unwanted)
+
+
+def folds_case(folder: Path) -> bool:
+    """Return whether a file system takes names for one that differ in case alone. Blocks."""
+    return (folder / ".GIT").exists()
 
 
 def copy_tree(source: Path, target: Path, stop: threading.Event) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 from dataclasses import dataclass
@@ -58,6 +59,42 @@ _CONFIG: Final = """\
 """
 _ATTRIBUTES: Final = "* !text !diff -filter -ident -merge -working-tree-encoding\n"
 """Override all others, of which a bare repository has none anyway."""
+_CAUSES: Final = (
+    (
+        r"No space left on device|Disk quota exceeded",
+        "the server's disk is full",
+        "free some space in the home, then try again",
+    ),
+    (
+        r"invalid path '(?P<what>[^']*)'",
+        "no checkout can have the path {what}, which git takes for one of its own files",
+        "rename it in the repository, or begin at a branch without it",
+    ),
+    (
+        r"unable to create (?:file|symlink) (?P<what>.+?): File name too long",
+        "the name {what} is too long for the file system of the home",
+        "rename it in the repository, or begin at a branch without it",
+    ),
+    (
+        r"[Pp]ermission denied|Read-only file system|Operation not permitted",
+        "the server may not write there",
+        "give the home and all in it to the server's user",
+    ),
+    (
+        r"Too many open files|Cannot allocate memory|out of memory|Cannot fork",
+        "the machine has no room for it",
+        "try again when less is done there, or raise its limits (ulimit)",
+    ),
+    (
+        (
+            r"object file \S+ is empty|corrupt|missing (?:blob|tree|commit)|bad (?:object|tree)"
+            r"|unable to read|could not read|inflate|does not point to a valid object|loose object"
+        ),
+        "an object in the repository is missing or damaged",
+        "take what is missing from a copy of the home",
+    ),
+)
+"""Pattern of what git writes, and sentence and remedy of the error that it means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +438,7 @@ class GitProgram:
             onto=onto,
         )
         if done.code not in accepted:
-            raise _failed(arguments, done)
+            raise git_failure(arguments[0], done)
         return done.output
 
     async def piece(
@@ -422,7 +459,7 @@ class GitProgram:
             seconds=seconds,
         )
         if done.code != 0:
-            raise _failed(arguments, done)
+            raise git_failure(arguments[0], done)
         return done.output, more
 
     async def write_file(
@@ -444,12 +481,24 @@ class GitProgram:
             seconds=seconds,
         )
         if done.code != 0:
-            raise _failed(arguments, done)
+            raise git_failure(arguments[0], done)
 
 
-def _failed(arguments: Sequence[str], done: ProgramOutput) -> RuntimeFailure:
-    reason = done.errors or f"it ended with {done.code}"
-    return RuntimeFailure(f"git {arguments[0]}: {reason}")
+def git_failure(command: str, done: ProgramOutput) -> RuntimeFailure:
+    """Return the error that the end of a command of git means, on a repository of the server."""
+    for pattern, sentence, remedy in _CAUSES:
+        found = re.search(pattern, done.errors)
+        if found is not None:
+            what = found.groupdict().get("what", "")
+            first = done.errors[found.start() :].partition("\n")[0]
+            return RuntimeFailure(
+                f"git {command}: {sentence.format(what=what)} ({first})", hint=remedy
+            )
+    reason = done.errors or f"it ended with {done.code} and gave no reason"
+    return RuntimeFailure(
+        f"git {command}: {reason}",
+        hint="oubliette doctor shows whether git and the home work",
+    )
 
 
 def make_repository(repository: Path, *, durable: bool) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from oubliette.errors import Conflict, RuntimeFailure
+from oubliette.errors import Conflict
 from oubliette.runtime.repositories.base_commits import note_base
 from oubliette.runtime.repositories.project_repository import SECONDS
+from oubliette.runtime.snapshots.git_program import git_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,7 @@ async def check_resolved(room: MergeRoom, tree: str) -> None:
     """
     done = await room.try_run("grep", "-l", "-z", "-I", "-E", "-e", _MARKER, tree)
     if done.code not in {0, 1}:
-        raise RuntimeFailure(f"git grep: {done.errors or done.code}")
+        raise git_failure("grep", done)
     names = [
         each.decode(errors="backslashreplace").partition(":")[2]
         for each in done.output.split(b"\0")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from oubliette.errors import RuntimeFailure
 from oubliette.runtime.repositories.merging.laid_out import lay_out
+from oubliette.runtime.snapshots.git_program import git_failure
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -51,5 +51,5 @@ async def ignored(
         more=more,
     )
     if done.code not in {0, _NONE}:
-        raise RuntimeFailure(f"git check-ignore: {done.errors or done.code}")
+        raise git_failure("check-ignore", done)
     return {each.removeprefix(b"./") for each in done.output.split(b"\0") if each}

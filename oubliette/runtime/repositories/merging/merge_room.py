@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import RuntimeFailure
 from oubliette.runtime.repositories.workspace_clone import NEW
-from oubliette.runtime.snapshots.git_program import run
+from oubliette.runtime.snapshots.git_program import git_failure, run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -105,7 +105,7 @@ class MergeRoom:
         """
         done = await self.try_run(*arguments, given=given, more=more, seconds=seconds)
         if done.code != 0:
-            raise RuntimeFailure(f"git {arguments[0]}: {done.errors or done.code}")
+            raise git_failure(arguments[0], done)
         return done.output
 
     async def run_onto(self, file: Path, *arguments: str) -> None:
@@ -123,7 +123,7 @@ class MergeRoom:
             onto=file,
         )
         if done.code != 0:
-            raise RuntimeFailure(f"git {arguments[0]}: {done.errors or done.code}")
+            raise git_failure(arguments[0], done)
 
     async def line(self, *arguments: str, given: bytes = b"") -> str:
         """Run a command of git that writes one line; return it.

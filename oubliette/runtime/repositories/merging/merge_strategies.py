@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oubliette.errors import RuntimeFailure
 from oubliette.runtime.repositories.merging.session_commits import trailers
 from oubliette.runtime.repositories.merging.tree_merge import merge_commits, merge_trees
+from oubliette.runtime.snapshots.git_program import git_failure
 
 if TYPE_CHECKING:
     from oubliette.runtime.repositories.merging.merge_records import MergeRequest
@@ -120,5 +120,5 @@ async def is_ancestor(room: MergeRoom, older: str, newer: str) -> bool:
     """
     done = await room.try_run("merge-base", "--is-ancestor", older, newer)
     if done.code not in {0, 1}:
-        raise RuntimeFailure(f"git merge-base: {done.errors or done.code}")
+        raise git_failure("merge-base", done)
     return done.code == 0

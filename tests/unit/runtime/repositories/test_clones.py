@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.errors import ConfigError, DeadlineExceeded
+from oubliette.errors import ConfigError, DeadlineExceeded, RuntimeFailure
 from oubliette.records import ProjectRepository
-from oubliette.runtime.repositories import git_errors
+from oubliette.runtime.repositories import git_errors, workspace_clone
 from oubliette.runtime.repositories.project_repository import MAX_PACKS
 from tests.git_hosts import ENVIRONMENT, GitHost, checkout, commit, git
 from tests.unit.runtime.repositories.conftest import DEFAULT, PROJECT
@@ -372,6 +372,37 @@ async def test_files_of_git_lfs_are_known(bench: Bench, source: Path, used: bool
     project = await bench.clone(ProjectRepository(path=str(source)))
     assert project.repository is not None
     assert project.repository.lfs is used
+
+
+async def test_a_path_that_no_checkout_can_have_is_named(bench: Bench, source: Path) -> None:
+    """git takes the link for `.gitmodules`, as Windows would."""
+    (source / "gitmod~1").symlink_to("/etc/passwd")
+    git(source, "-c", "core.protectNTFS=false", "add", "--all")
+    git(source, "-c", "core.protectNTFS=false", "commit", "--quiet", "-m", "a short name")
+    project = await bench.clone(ProjectRepository(path=str(source)))
+    clone = await bench.access().new_workspace(project, DEFAULT)
+    with pytest.raises(RuntimeFailure, match=r"the path gitmod~1, which git takes") as raised:
+        await clone.make()
+    assert "rename it in the repository" in raised.value.hint
+    assert not clone.folder.exists()
+
+
+@pytest.mark.parametrize("other", ["SHOP.py", "Docs/b.md", "unlike.py"])
+async def test_paths_that_are_one_for_the_file_system_are_named(
+    bench: Bench, source: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    monkeypatch.setattr(workspace_clone, "folds_case", lambda folder: folder.exists())
+    commit(source, {other: "1\n"})
+    project = await bench.clone(ProjectRepository(path=str(source)))
+    clone = await bench.access().new_workspace(project, DEFAULT)
+    if other == "unlike.py":
+        assert (await clone.make() / other).exists()
+        return
+    with pytest.raises(git_errors.PathsClash, match="are one path") as raised:
+        await clone.make()
+    assert f"{other.partition('/')[0]} and " in raised.value.message
+    assert "rename one" in raised.value.hint
+    assert not clone.folder.exists()
 
 
 async def test_a_workspace_that_cannot_be_made_leaves_nothing(bench: Bench, source: Path) -> None:

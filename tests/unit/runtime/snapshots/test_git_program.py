@@ -1,4 +1,4 @@
-"""A program of which not everything is read ends with its block all the same."""
+"""git as the server runs it: it ends with its block, and its errors are sentences with a remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.snapshots.git_program import streaming
+from oubliette.errors import RuntimeFailure
+from oubliette.runtime.snapshots.git_program import (
+    GitProgram,
+    ProgramOutput,
+    git_failure,
+    streaming,
+)
+from tests.git_hosts import checkout, git
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,3 +61,45 @@ async def test_what_another_reads_is_left_to_it(tmp_path: Path) -> None:
         await asyncio.sleep(0)
     assert await rest == b"aid\n"
     assert process.returncode == -9
+
+
+@pytest.mark.parametrize(
+    ("errors", "words", "remedy"),
+    [
+        ("fatal: write error: No space left on device", "disk is full", "free some space"),
+        ("error: invalid path 'gitmod~1'", "the path gitmod~1, which git takes", "rename it"),
+        ("error: unable to create file a/b: File name too long", "the name a/b is too", "rename"),
+        ("error: insufficient permission\nfatal: Permission denied", "not write there", "owner"),
+        ("fatal: cannot fork() for x: Cannot fork", "no room", "ulimit"),
+        (
+            "error: unable to read sha1 file of a (b)\nmore",
+            "missing or damaged",
+            "copy of the home",
+        ),
+        ("fatal: bad object refs/heads/x", "missing or damaged", "copy of the home"),
+        ("fatal: the moon is in the way", "the moon is in the way", "oubliette doctor"),
+        ("", "it ended with 128 and gave no reason", "oubliette doctor"),
+    ],
+)
+def test_a_failure_on_a_repository_of_the_server_has_a_remedy(
+    errors: str, words: str, remedy: str
+) -> None:
+    error = git_failure("read-tree", ProgramOutput(128, b"", errors))
+    assert error.message.startswith("git read-tree: ")
+    assert "\n" not in error.message
+    assert words in error.message
+    assert remedy.replace("owner", "server's user") in error.hint
+
+
+async def test_a_damaged_object_is_called_so(tmp_path: Path) -> None:
+    program = GitProgram.find()
+    if program is None:
+        pytest.skip("needs git")
+    folder = checkout(tmp_path / "one")
+    name = git(folder, "rev-parse", "HEAD:README").strip()
+    damaged = folder / ".git" / "objects" / name[:2] / name[2:]
+    damaged.chmod(0o600)
+    damaged.write_bytes(b"")
+    with pytest.raises(RuntimeFailure, match="missing or damaged") as raised:
+        await program.run(folder / ".git", "cat-file", "blob", name, seconds=30.0)
+    assert "copy of the home" in raised.value.hint

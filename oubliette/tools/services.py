@@ -19,7 +19,7 @@ from oubliette.errors import NotFound
 from oubliette.kit import ActorDead, AskTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from oubliette.clock import Clock
     from oubliette.config.schema import Config
@@ -110,7 +110,7 @@ class ToolServices:
     """Serves `caller_listen` (`ListenService`); None until the front is started."""
     port_address: Callable[[str], str] | None = None
     """Name of an open port → its address for browsers; None: nothing is served over HTTP."""
-    look: Callable[[Project, Iterable[str]], str | None] | None = None
+    look: Callable[[Project, Collection[str]], str | None] | None = None
     """Looks at the folders of a project and some of its workspaces (`Folders.problem`); it blocks.
     None: this process has no folders."""
     nodes: HomeNodes | None = None

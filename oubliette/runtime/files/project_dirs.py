@@ -28,7 +28,7 @@ from oubliette.runtime.files import git_identity, new_workspaces, safe_files
 from oubliette.runtime.files.agent_configs import FILE, AgentConfigs
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Generator, Iterable, Mapping
+    from collections.abc import Collection, Container, Generator, Mapping
     from pathlib import Path
 
     from oubliette.records import Project
@@ -122,7 +122,8 @@ class Folders:
             RuntimeFailure: the file system refused, or another file has the name.
         """
         try:
-            generated = views(self.configs.add_project(project))
+            with safe_files.naming(self.configs.projects / project.id):
+                generated = views(self.configs.add_project(project))
         except ConfigError as error:  # its sessions fail with this reason; the project does not
             log.warning("a project's config.json cannot be used", reason=str(error))
             generated = {}
@@ -144,8 +145,9 @@ class Folders:
             safe_files.make(folder, "workspaces", project.uid)
             target = _context_of(project.default_workspace_id)
             safe_files.link(folder, CONTEXT, target, project.uid)
-        with safe_files.opened(self.homes) as homes:
-            safe_files.make(homes, project.id, -1, 0o711)
+        homes = self.session_homes(project.id)
+        with safe_files.naming(homes), safe_files.opened(self.homes) as top:
+            safe_files.make(top, homes.name, -1, 0o711)
 
     def create_workspace(self, project: Project, workspace_id: str) -> None:
         """Make the folder of a workspace, owned by the project's uid, with `.rlm-context/`.
@@ -159,7 +161,8 @@ class Folders:
         ):
             new = not safe_files.exists(workspaces, workspace_id)
             try:
-                config = self.configs.add_workspace(project, workspace_id)
+                with safe_files.naming(self.configs.projects / project.id):
+                    config = self.configs.add_workspace(project, workspace_id)
             except ConfigError as error:
                 log.warning("a workspace's config.json cannot be used", reason=str(error))
                 config = None
@@ -173,6 +176,7 @@ class Folders:
                             safe_files.write_below(workspace, path, content, 0o644, project.uid)
         if project.workspace_isolation:
             with (
+                safe_files.naming(self.roots / project.id),
                 safe_files.opened(self.roots) as roots,
                 safe_files.inner(roots, project.id, create=True) as base,
                 safe_files.inner(base, workspace_id, create=True, uid=project.uid) as root,
@@ -181,18 +185,24 @@ class Folders:
                 safe_files.make(places, workspace_id, project.uid)
                 safe_files.link(root, CONTEXT, _context_of(workspace_id), project.uid)
 
-    def problem(self, project: Project, workspaces: Iterable[str]) -> str | None:
+    def problem(self, project: Project, workspaces: Collection[str]) -> str | None:
         """Return why folders of a project cannot be used, by looking alone.
 
         None: they can, or are missing and can be made.
         """
         folders = ["workspaces", *(f"workspaces/{each}/{CONTEXT}" for each in workspaces)]
+        places = [(self.homes, ""), (self.configs.projects, "")]
+        if project.workspace_isolation:
+            places += [(self.roots, f"/{each}/workspaces/{each}") for each in workspaces]
         try:
             with safe_files.opened(self.projects) as top:
                 for path in folders:
                     safe_files.check(top, f"{project.id}/{path}", folder=True)
                 for path in ("metadata.json", FILE):
                     safe_files.check(top, f"{project.id}/{path}", folder=False)
+            for place, path in places:
+                with safe_files.naming(place / project.id), safe_files.opened(place) as top:
+                    safe_files.check(top, f"{project.id}{path}", folder=True)
         except RuntimeFailure as error:
             return error.message
         except OSError as error:

@@ -53,6 +53,16 @@ def opened(folder: Path) -> Generator[int]:
 
 
 @contextlib.contextmanager
+def naming(folder: Path) -> Generator[None]:
+    """Name `folder` in full in errors, where folders elsewhere have the same name."""
+    try:
+        yield
+    except RuntimeFailure as error:
+        message = error.message.replace(repr(folder.name), str(folder))
+        raise RuntimeFailure(message, hint=error.hint) from error
+
+
+@contextlib.contextmanager
 def inner(
     parent: int, name: str, *, create: bool, uid: int = -1, mode: int = 0o755
 ) -> Generator[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -130,6 +131,27 @@ def test_a_view_that_cannot_be_written_is_named_with_the_remedy_and_harms_nothin
     assert folders.problem(PROJECT, ["ws"]) is None
     assert {each["file"] for each in logged if each["file"].startswith(view)}
     assert "remove it" in logged[0]["remedy"]
+
+
+@pytest.mark.parametrize("top", ["projects", "homes", "config/projects", "roots"])
+def test_a_file_in_the_place_of_a_folder_is_a_problem_that_is_told_before_and_after_a_use(
+    folders: Folders, top: str
+) -> None:
+    """Several folders of a project have its id for a name: all but the first are told in full."""
+    isolated = msgspec.structs.replace(PROJECT, workspace_isolation=True)
+    folders.create_workspace(isolated, "ws")
+    assert folders.problem(isolated, ["ws"]) is None
+    place = folders.home / top / "proj_x"
+    place.rename(place.with_name("was"))
+    place.write_text("x")
+    shown = "'proj_x'" if top == "projects" else place
+    told = f"the folder {shown} cannot be used: Not a directory"
+    assert folders.problem(isolated, ["ws"]) == told
+    with pytest.raises(RuntimeFailure, match=re.escape(told)):
+        folders.create_project(isolated)
+        folders.create_workspace(isolated, "ws")
+    place.unlink()
+    assert folders.problem(isolated, ["ws"]) is None
 
 
 def test_removing_a_workspace_removes_links_in_it_and_not_what_they_point_at(

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from oubliette.errors import OublietteError
 from oubliette.runtime.store import operations
+from oubliette.runtime.store.execute import perform
 from tests.unit.runtime.store import samples
 from tests.unit.runtime.store.conftest import Store
 from tests.unit.runtime.store.test_plans import READS, WRITES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from oubliette.runtime.store.connection import StoreConnection
+    from oubliette.runtime.store.postgres.database import PostgresDatabase
 
 pytestmark = pytest.mark.requires("postgres")
 
@@ -26,6 +31,8 @@ FEW = {
 }
 """Indexes of what is live, open, there or cut only: walking one of these is walking what is asked for."""
 ONE_ROW = "log_order"
+PUT = [each for each in WRITES if not isinstance(each, operations.AppendEvents)]
+"""Writes but for events, which `log_batch` inserts: a look-up of each would be a whole batch's."""
 
 
 class Explained:
@@ -33,7 +40,8 @@ class Explained:
 
     dialect = "postgresql"
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, database: PostgresDatabase, connection: Any) -> None:
+        self.database = database
         self._connection = connection
         self.plans: list[tuple[str, dict[str, Any]]] = []
         connection.execute("SET enable_seqscan = off")
@@ -43,6 +51,16 @@ class Explained:
         (((plan,),),) = explained.fetchall()
         self.plans.append((sql, plan["Plan"]))
         return self._connection.execute(sql, parameters)
+
+    @contextlib.contextmanager
+    def undone(self) -> Iterator[None]:
+        """A transaction that is rolled back; what it refuses is explained before."""
+        self._connection.execute("BEGIN")
+        try:
+            with contextlib.suppress(OublietteError):
+                yield
+        finally:
+            self._connection.execute("ROLLBACK")
 
 
 def walks(plan: dict[str, Any]) -> Iterator[str]:
@@ -65,9 +83,17 @@ def explained(postgres_server: Any, migrated: str) -> Iterator[Explained]:
     with contextlib.closing(Store(database).start()) as store:
         store.write(*WRITES[:5], operations.PutSession(samples.session(2, status="failed")))
         connection = database.connect_read_only()
-        yield Explained(connection)
+        yield Explained(database, connection)
         database.release(connection)
     postgres_server.drop_database(url)
+
+
+@pytest.fixture(scope="module")
+def writing(explained: Explained) -> Iterator[Explained]:
+    """The same database, to write to."""
+    connection = explained.database.connect()
+    yield Explained(explained.database, connection)
+    explained.database.release(connection)
 
 
 @pytest.mark.parametrize(("query", "arguments"), READS, ids=lambda v: getattr(v, "__name__", ""))
@@ -78,6 +104,17 @@ def test_a_frequent_read_finds_its_rows_by_an_index(
     query(explained, *arguments)
     assert explained.plans
     assert [(sql, walk) for sql, plan in explained.plans for walk in walks(plan)] == []
+
+
+@pytest.mark.parametrize("operation", PUT, ids=lambda op: type(op).__name__)
+def test_a_frequent_write_finds_its_rows_by_an_index(
+    writing: Explained, operation: operations.Op
+) -> None:
+    writing.plans.clear()
+    with writing.undone():
+        perform(cast("StoreConnection", writing), (operation,))
+    assert writing.plans
+    assert [(sql, walk) for sql, plan in writing.plans for walk in walks(plan)] == []
 
 
 def test_a_walk_through_a_whole_table_would_be_noticed(explained: Explained) -> None:

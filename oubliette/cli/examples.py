@@ -22,6 +22,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "push": "oubliette push 3k9x origin fix/test",
     "export": "oubliette export 3k9x fix.patch",
     "apply": "oubliette apply 3k9x",
+    "git-credential": "oubliette git-credential get",
     "doctor": "oubliette doctor --quick",
     "demo": "oubliette demo --agent scripted",
     "audit": "oubliette audit --since 1h --failed",

@@ -25,6 +25,7 @@ from oubliette.cli import (
     examples,
     export,
     fork,
+    git_credential,
     image,
     merge,
     permit,
@@ -73,6 +74,7 @@ app.command("merge")(merge.merge)
 app.command("push")(push.push)
 app.command("export")(export.export)
 app.command("apply")(apply.apply)
+app.command("git-credential")(git_credential.git_credential)
 app.command("doctor")(command.doctor)
 app.command("audit")(audit.audit)
 app.command("cp")(cp.cp)

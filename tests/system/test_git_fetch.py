@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import random
 import shutil
+import sys
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -19,7 +22,6 @@ from tests.selection import core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.system.site import Site
 
@@ -34,6 +36,7 @@ SETTINGS = {
     "repositories.protocols": "http,https",
 }
 SECONDS = 60.0
+ROOT = Path(__file__).parents[2]
 
 
 class Ran(NamedTuple):
@@ -213,6 +216,22 @@ async def test_a_wrong_key_and_none_are_refused(site, caller, there) -> None:
         ran = await run(there, "fetch", address(site, project["id"], key))
         assert ran.code == 128
         assert "Authentication failed" in ran.err or "could not read Username" in ran.err
+
+
+async def test_the_credential_helper_gives_git_a_key_that_only_reads(
+    site, caller, host, there, oubliette
+) -> None:
+    project = await site.new_project(repository={"url": host.url("shop")})
+    url = address(site, project["id"], None)
+    words = f"PYTHONPATH={ROOT} {sys.executable} -m oubliette git-credential"
+    helper = f"credential.helper=!env {words} --home {site.server.home}"
+    await done(there, "-c", helper, "fetch", "--quiet", url, "refs/heads/main:refs/heads/theirs")
+    assert git(there, "show", "theirs:shop.py") == "price = 1\n"
+    assert "password" not in (there / ".git" / "config").read_text()
+    listed = json.loads((await oubliette("token", "list", "-o", "json")).out)
+    (key,) = [each for each in listed["tokens"] if each["name"] == "git"]
+    assert (key["scope"], key["principal"]) == ("read", "operator")
+    assert 3000 < key["expires_at"] - key["created_at"] <= 3600
 
 
 @pytest.mark.whole

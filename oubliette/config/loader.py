@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tomllib
 import types
 from typing import (
@@ -225,11 +226,14 @@ def flat(config: Config) -> dict[str, object]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if stat.S_ISFIFO(path.stat().st_mode):  # which may never be written to
+            raise ConfigError(f"{path}: is a pipe", hint="put a plain file there, or remove it")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        hint = "it has to be a file in a folder, which this user may read; --home names the folder"
+        raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8") from error
     try:

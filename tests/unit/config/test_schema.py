@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +195,16 @@ def test_a_mistake_of_a_program_names_its_argument(tmp_path: Path, key: str, hin
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / config_schema.FILE_NAME).mkdir()
-    assert config_schema.FILE_NAME in refusal(tmp_path).message
+    place = tmp_path / config_schema.FILE_NAME
+    place.touch()
+    assert refusal(place).message == f"{place / config_schema.FILE_NAME}: Not a directory"
+    assert "--home" in (refusal(place).hint or "")
+    place.unlink()
+    os.mkfifo(place)
+    assert refusal(tmp_path).message == f"{place}: is a pipe"
+    place.unlink()
+    place.mkdir()
+    assert refusal(tmp_path).message == f"{place}: Is a directory"
     other = tmp_path / "other"
     other.mkdir()
     (other / config_schema.FILE_NAME).write_bytes(b"\xff\xfe")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -75,6 +75,10 @@ def _check_remote(value: str, field: str) -> str:
             f"{field}: {quoted}must be an https, http, ssh or git URL or user@host:path",
             field=field,
         )
+    return _check_without_secrets(value, field)
+
+
+def _check_without_secrets(value: str, field: str) -> str:
     if "://" in value and not _is_without_secrets(value):
         raise InvalidParameter(
             f"{field}: must not contain a user name, a password or a query, as every key that sees"
@@ -92,9 +96,11 @@ def _is_without_secrets(url: str) -> bool:
         _ = parts.port  # raises for a password with a slash, which seems to be a port then
     except ValueError:
         return False
+    if parts.scheme == "file":
+        return True
     if parts.query or parts.fragment or parts.password is not None:
         return False
-    return parts.username is None or parts.scheme == "ssh"
+    return parts.username is None or (parts.scheme == "ssh" and ":" not in unquote(parts.username))
 
 
 def _check_principal(value: str, field: str) -> str:
@@ -130,6 +136,7 @@ CHECKS: Final[dict[str, Callable[[str, str], Any]]] = {
     "uuid": ids.check_uuid,
     "caller": ids.check_caller_id,
     "remote": _check_remote,
+    "without_secrets": _check_without_secrets,
     "principal": _check_principal,
 }
 

@@ -41,7 +41,8 @@ class RepositorySource(Params, frozen=True, kw_only=True):
     """Repository that a project is cloned from: `url` or `path`."""
 
     url: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=2048)] | None,
+        Annotated[str, Meta(min_length=1, max_length=2048, extra={"check": "without_secrets"})]
+        | None,
         Meta(
             description="https, http or ssh URL, as far as the server allows them, without a"
             " password: the server's configuration has those.",

@@ -100,7 +100,7 @@ def test_each_pattern_of_a_parameter_is_told_in_words() -> None:
         ("project_create", {"name": "a", "remote_url": "file:///etc"}, "remote_url: 'file:"),
         ("project_create", {"name": "a", "remote_url": "ftp://u:s3@h/x"}, "remote_url: must be an"),
         *(
-            ("project_create", {"name": "a", "remote_url": url}, "remote_url: must not contain a")
+            ("project_create", {"name": "a", **given}, f"{field}: must not contain a")
             for url in (
                 "https://u:s3cr@host/x.git",
                 "https://s3cr@host/x.git",
@@ -112,6 +112,11 @@ def test_each_pattern_of_a_parameter_is_told_in_words() -> None:
                 "https://host/x.git?token=s3cr",
                 "https://host/x.git#s3cr",
                 "https://u:s3@cr@host/x",
+                "ssh://git%3As3cr@host/x",
+            )
+            for field, given in (
+                ("remote_url", {"remote_url": url}),
+                ("repository.url", {"repository": {"url": url}}),
             )
         ),
         ("project_list", {"limit": 0}, "limit: must be at least 1"),

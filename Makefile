@@ -53,6 +53,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
+	@$(BIN)/python .ci/api_signatures.py --check
 	@$(BIN)/python .ci/blocking_api.py --check
 
 format: $(STAMP)

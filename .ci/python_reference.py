@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib
 import inspect
 import itertools
 import re
@@ -41,13 +40,12 @@ PARTS = {
         *("Oubliette", "Project", "Session", "Turn", "Tree", "WorkspaceFiles", "BrowserPort"),
         "Caller",
     ),
-    "Options and records": ("SpawnOptions", "TurnResult", "ToolCallRecord", "Usage"),
+    "Records": ("TurnResult", "ToolCallRecord", "Usage"),
     "Tools": ("tool", "mcp", "Call"),
     "Permissions": ("rules", "PermissionRules"),
     "Agents of a program": ("agent",),
 }
 """Names by heading. Events, errors and other records follow, each under a heading of their own."""
-ELSEWHERE = {"SpawnOptions": "oubliette.api.spawner"}
 MODULES = {"errors", "kit", "messages", "sync", "__version__"}
 MADE_BY_PROGRAMS = {"Call", "ToolError"}
 SECTION = re.compile(r"^(Args|Returns|Raises|Blocking):$")
@@ -74,8 +72,7 @@ def page() -> str:
 
 def named(name: str) -> object:
     """Return what a public name stands for."""
-    module = ELSEWHERE.get(name, "oubliette")
-    return getattr(importlib.import_module(module), name)
+    return getattr(oubliette, name)
 
 
 def entry(name: str, value: object) -> str:
@@ -138,7 +135,8 @@ def attributes_of(value: type) -> Iterator[tuple[str, str]]:
 def _description(hint: object) -> str:
     """Return what a tool's schema has of a field, in words of Python."""
     metas = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, msgspec.Meta)]
-    return re.sub(r"\bnull\b", "None", next((each.description or "" for each in metas), ""))
+    texts = [each.description for each in metas if each.description]
+    return re.sub(r"\bnull\b", "None", " ".join(texts))
 
 
 def _attributes(value: type) -> Iterator[tuple[str, str]]:

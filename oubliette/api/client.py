@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 import msgspec
 
+from oubliette.api._generated.project_calls import ProjectCalls
 from oubliette.api.callers.caller import Caller
 from oubliette.api.context import ClientContext
 from oubliette.api.finishing import finish
-from oubliette.api.project import Project, ProjectOptions
-from oubliette.api.repositories import CLONE_SECONDS, repository_parameter
+from oubliette.api.project import PAGE
 from oubliette.api.session import Session
 from oubliette.api.spawner import CLEANUP_SECONDS, end_quietly
 from oubliette.api.subscribing import subscribe
-from oubliette.api.views import ProjectInfo, SessionInfo
+from oubliette.api.views import SessionInfo
 from oubliette.contract.session import PermissionInfo
-from oubliette.errors import AlreadyExists, Conflict, InvalidParameter
+from oubliette.errors import Conflict, InvalidParameter
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable
     from pathlib import Path
     from types import TracebackType
 
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.connection import SystemConnection
     from oubliette.api.subscribing import Subscriber, Subscription
-    from oubliette.contract.project import Answers
     from oubliette.kit import System
 
 OnExit = Literal["end", "keep"]
-PAGE = 500
 
 
-class Oubliette:
+class Oubliette(ProjectCalls):
     """Projects and sessions of one system. Made by `open` and `connect`.
 
     When its block ends, the sessions that were started in it are ended, or kept, according to
@@ -72,7 +69,7 @@ class Oubliette:
         self._on_exit = on_exit
         self.caller_id: str = caller_id
         """Id under which this program provides the tools of its sessions."""
-        self._shared: ClientContext | None = None
+        super().__init__()
         self._closing: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------ the block
@@ -154,146 +151,6 @@ class Oubliette:
 
     def __exit__(self, *_: object) -> None:
         """Do nothing."""
-
-    @property
-    def _parts(self) -> ClientContext:
-        if self._shared is None:
-            raise Conflict(
-                "this Oubliette is not open",
-                hint="async with oubliette.open() as ob: ... (or await ob.start())",
-            )
-        return self._shared
-
-    # ------------------------------------------------------------------ projects
-
-    async def project(self, name: str, **options: Unpack[ProjectOptions]) -> Project:
-        """Return the project of this name; create it if there is none.
-
-        Args:
-            name: Its name, or its id.
-            options: Those of `create_project`, if it is created.
-        """
-        found = await self._find(name)
-        if found is None:
-            try:
-                return await self.create_project(name, **options)
-            except AlreadyExists:  # by another program, a moment ago
-                found = await self._find(name)
-                if found is None:
-                    raise
-        return Project(self._parts, found)
-
-    async def create_project(  # noqa: PLR0913 - one parameter per option
-        self,
-        name: str,
-        *,
-        description: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        autonomy: str | None = None,
-        container_type: str | None = None,
-        remote_url: str | None = None,
-        repository: str | os.PathLike[str] | None = None,
-        branch: str | None = None,
-        depth: int | None = None,
-        submodules: bool = False,
-        lfs: bool = False,
-        dirty: bool = False,
-        allow_push: bool = False,
-        init_git: bool | None = None,
-        workspace_isolation: bool | None = None,
-        limits: Mapping[str, Any] | None = None,
-        mcp_servers: Mapping[str, Any] | None = None,
-        answers: Answers | None = None,
-        idempotency_key: str | None = None,
-    ) -> Project:
-        """Create a project with a default workspace.
-
-        Args:
-            name: Unique among existing projects.
-            description: Purpose, for people.
-            agent: Name of its agent; None: the configured one.
-            model: Model of its agents.
-            autonomy: Actions without a permission: ask, low, medium, high, off.
-            container_type: Type of its container.
-            remote_url: URL of its repository, set as git's origin; nothing is fetched.
-            repository: URL of a repository to clone, or path of a checkout on the server's machine;
-                the call ends when it has been cloned. None: the project begins empty.
-            branch: Branch of the repository at which workspaces begin; None: its HEAD.
-            depth: Number of commits to fetch; None: all.
-            submodules: Whether workspaces have its submodules too.
-            lfs: Whether workspaces have the content of files that Git LFS keeps, or pointers to it.
-            dirty: Whether uncommitted changes of a checkout come too.
-            allow_push: Whether branches may be pushed to the repository.
-            init_git: Whether the default workspace is a git repository; True unless given.
-            workspace_isolation: Whether each workspace has a container of its own.
-            limits: Limits of each tree of sessions, by name (docs/tools.md).
-            mcp_servers: Further MCP servers for its agents, by name.
-            answers: Keys that answer permission requests: `owner`, unless given, or `team`, all
-                that may write in the project.
-            idempotency_key: Name of this request: a repeated one returns the same project.
-
-        Raises:
-            AlreadyExists: there is a project of this name.
-            InvalidParameter: an option is invalid; its name is in `field`.
-        """
-        source = repository_parameter(
-            repository,
-            branch,
-            depth,
-            submodules=submodules,
-            lfs=lfs,
-            dirty=dirty,
-            push=allow_push,
-        )
-        answer = await self._parts.call(
-            "project_create",
-            {
-                "name": name,
-                "description": description,
-                "agent": agent,
-                "model": model,
-                "autonomy": autonomy,
-                "container_type": container_type,
-                "remote_url": remote_url,
-                "repository": source,
-                "init_git": init_git,
-                "workspace_isolation": workspace_isolation,
-                "limits": None if limits is None else dict(limits),
-                "mcp_servers": None if mcp_servers is None else dict(mcp_servers),
-                "answers": answers,
-                "idempotency_key": idempotency_key,
-            },
-            timeout=None if source is None else CLONE_SECONDS,
-        )
-        return Project(self._parts, answer)
-
-    async def projects(self) -> list[ProjectInfo]:
-        """Return all projects, oldest first."""
-        return [
-            msgspec.convert(each, ProjectInfo, strict=False) for each in await self._listed(None)
-        ]
-
-    async def _find(self, name: str) -> dict[str, Any] | None:
-        listed = await self._listed(name)
-        for each in listed:
-            if each["name"] == name:
-                return each
-        if name.startswith("proj_"):
-            return await self._parts.call("project_get", {"project_id": name})
-        return None
-
-    async def _listed(self, name: str | None) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        cursor: str | None = None
-        while True:
-            page = await self._parts.call(
-                "project_list", {"name_contains": name, "limit": PAGE, "cursor": cursor}
-            )
-            found += page["projects"]
-            cursor = page["next_cursor"]
-            if cursor is None:
-                return found
 
     # ------------------------------------------------------------------ sessions and callers
 

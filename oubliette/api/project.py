@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from oubliette.api import repositories
+from oubliette.api._generated.tree_calls import TreeCalls
 from oubliette.api.files.workspace_files import WorkspaceFiles
 from oubliette.api.session import Session
-from oubliette.api.spawner import Spawner
-from oubliette.api.tree import Tree
 from oubliette.api.views import ProjectInfo, SessionInfo
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Mapping
 
     from oubliette.api.context import ClientContext
@@ -27,31 +25,7 @@ IMAGE_SECONDS = 1900.0  # for an image of a container; a little more than the se
 EXEC_MARGIN = 30.0  # seconds beyond the time of a command
 
 
-class ProjectOptions(TypedDict, total=False):
-    """Options of a new project, all optional; described at `Oubliette.create_project`."""
-
-    description: str | None
-    agent: str | None
-    model: str | None
-    autonomy: str | None
-    container_type: str | None
-    remote_url: str | None
-    repository: str | os.PathLike[str] | None
-    branch: str | None
-    depth: int | None
-    submodules: bool
-    lfs: bool
-    dirty: bool
-    allow_push: bool
-    init_git: bool | None
-    workspace_isolation: bool | None
-    limits: Mapping[str, Any] | None
-    mcp_servers: Mapping[str, Any] | None
-    answers: Answers | None
-    idempotency_key: str | None
-
-
-class Project(Spawner):
+class Project(TreeCalls):
     """A project. Made by `Oubliette.project` and `Oubliette.create_project`."""
 
     def __init__(self, shared: ClientContext, answer: Mapping[str, Any]) -> None:
@@ -71,40 +45,6 @@ class Project(Spawner):
     def name(self) -> str:
         """Name of the project."""
         return self.info.name
-
-    def tree(
-        self,
-        *,
-        max_agents: int | None = None,
-        max_agents_at_once: int | None = None,
-        max_depth: int | None = None,
-        max_cost_usd: float | None = None,
-        max_wall_seconds: float | None = None,
-        max_turn_seconds: float | None = None,
-        max_turn_steps: int | None = None,
-    ) -> Tree:
-        """Return a block whose sessions count together; limits only tighten those of the project.
-
-        Args:
-            max_agents: Agents, children included.
-            max_agents_at_once: Agents that work at the same time.
-            max_depth: Levels of children.
-            max_cost_usd: Cost of all of them, as far as agents report it.
-            max_wall_seconds: Age of the tree, from its first session.
-            max_turn_seconds: Time limit of one turn.
-            max_turn_steps: Steps of the model in one turn.
-        """
-        limits = {
-            "max_agents": max_agents,
-            "max_agents_at_once": max_agents_at_once,
-            "max_depth": max_depth,
-            "max_cost_usd": max_cost_usd,
-            "max_wall_seconds": max_wall_seconds,
-            "max_turn_seconds": max_turn_seconds,
-            "max_turn_steps": max_turn_steps,
-        }
-        given = {name: value for name, value in limits.items() if value is not None}
-        return Tree(self._shared, self.id, given)
 
     async def sessions(self, *, status: str | None = None) -> list[SessionInfo]:
         """Return the sessions of the project, children included, oldest first."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from oubliette.contract.project import BranchInfo
+from oubliette.contract.project import BranchInfo, RepositorySource
 from oubliette.errors import InvalidParameter
 from oubliette.user_paths import absolute
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 CLONE_SECONDS: Final = 7200.0
 """Time for an answer; the server's `repositories.clone_seconds` ends earlier."""
 MAX_BRANCHES: Final = 1000
+_OF_A_REPOSITORY: Final = {
+    name: "allow_push" if name == "push" else name
+    for name in RepositorySource.__struct_fields__
+    if name not in {"url", "path"}
+}
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*:|[\w.-]+@[\w.-]+:")
 
 
@@ -29,37 +35,31 @@ class FetchedBranches(msgspec.Struct, frozen=True, kw_only=True):
     removed: tuple[str, ...] = ()
 
 
-def repository_parameter(
-    repository: str | os.PathLike[str] | None,
-    branch: str | None,
-    depth: int | None,
-    *,
-    submodules: bool,
-    dirty: bool,
-    lfs: bool = False,
-    push: bool = False,
-) -> dict[str, Any] | None:
-    """Return the parameter `repository` of `project_create`; None: there is none.
+def project_parameters(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of `project_create`, with the options of a repository in one of them.
 
     Raises:
         InvalidParameter: there are options of a repository, and no repository.
     """
+    given: dict[str, Any] = {
+        name: dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+        for name, value in options.items()
+    }
+    repository = given.pop("repository")
+    source = {name: given.pop(option) for name, option in _OF_A_REPOSITORY.items()}
+    source = {name: each for name, each in source.items() if each is not None and each is not False}
     if repository is None:
-        if branch is not None or depth is not None or submodules or lfs or dirty or push:
+        if source:
             raise InvalidParameter(
                 "repository: branch, depth, submodules, lfs, dirty and allow_push need one",
                 field="repository",
             )
-        return None
-    given: dict[str, Any] = {"branch": branch, "depth": depth, "submodules": submodules}
-    given["dirty"] = dirty
-    given["lfs"] = lfs or None
-    given["push"] = push or None
+        return given
     if isinstance(repository, str) and _URL.match(repository):
-        given["url"] = repository
+        source["url"] = repository
     else:
-        given["path"] = os.path.abspath(absolute(os.fspath(repository), "repository"))  # noqa: PTH100 - no links
-    return {name: value for name, value in given.items() if value is not None}
+        source["path"] = os.path.abspath(absolute(os.fspath(repository), "repository"))  # noqa: PTH100 - no links
+    return {**given, "repository": source}
 
 
 async def fetch(shared: ClientContext, project_id: str) -> FetchedBranches:

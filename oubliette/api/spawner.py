@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
@@ -11,7 +11,6 @@ from oubliette import ids
 from oubliette.api.callers.caller import check_caller
 from oubliette.api.finishing import finish
 from oubliette.api.session import Session, end_session
-from oubliette.api.unknown_option import check_options
 from oubliette.errors import InvalidParameter, OublietteError
 
 if TYPE_CHECKING:
@@ -30,41 +29,7 @@ CLEANUP_SECONDS = 15.0
 AT_ONCE = 4
 
 
-class SessionOptions(TypedDict, total=False):
-    """Options of a new session but the caller, which is of another class in `oubliette.sync`."""
-
-    tools: Iterable[object] | None
-    """Tools of this program that the agent and its children may call."""
-    on_permission: OnPermission | None
-    """Policy for what agents ask permission for: `rules(…)`, or a function of the request."""
-    agent: str | None
-    """Name of the agent; None: that of the project."""
-    model: str | None
-    """Model of the agent; None: that of the project."""
-    autonomy: str | None
-    """Actions without a permission: ask, low, medium, high, off. With `on_permission`: ask."""
-    workspace_id: str | None
-    """Workspace; None: the default one of the project."""
-    new_workspace: bool
-    """Whether the session gets a workspace of its own."""
-    workspace: str | None
-    """`branch`: a copy of that workspace as it is now, on a branch of its own; None: itself."""
-    api_key_scope: str | None
-    """Scope of a key with which the agent can call Oubliette's tools; None: it gets none."""
-    title: str | None
-    """Title of the session; None: the first line of the prompt."""
-    idempotency_key: str | None
-    """Name of this request: a repeated one returns the same session."""
-
-
-class SpawnOptions(SessionOptions, total=False):
-    """Options of a new session, all optional."""
-
-    caller: Caller | None
-    """Caller that provides the tools, instead of `tools` and `on_permission`."""
-
-
-class Spawner:
+class SpawnerBase:
     """Base of `Project` and `Tree`."""
 
     def __init__(self, shared: ClientContext, project_id: str) -> None:
@@ -78,12 +43,12 @@ class Spawner:
     def _was_spawned(self, session: Session) -> None:
         """Note a session that was started."""
 
-    async def spawn(self, prompt: str, **options: Unpack[SpawnOptions]) -> Session:
+    async def _spawn(self, prompt: str, options: dict[str, Any]) -> Session:
         """Start a session with its first message; return when both are stored.
 
         Args:
             prompt: For the agent.
-            options: See `SpawnOptions`.
+            options: Of the session.
 
         Raises:
             BadTool: a tool cannot be offered.
@@ -91,9 +56,8 @@ class Spawner:
             InvalidParameter: an option is invalid; its name is in `field`.
         """
         self._shared.check()
-        check_options(options, SpawnOptions.__annotations__)
         # The call is not given up half way: a session that is started has an owner.
-        task = self._shared.start_session(self._spawn(prompt, options))
+        task = self._shared.start_session(self._started(prompt, **options))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -101,37 +65,40 @@ class Spawner:
                 task.add_done_callback(self._abandon)
             raise
 
-    async def _spawn(self, prompt: str, options: SpawnOptions) -> Session:
-        caller = options.get("caller")
+    async def _started(
+        self,
+        prompt: str,
+        *,
+        tools: Iterable[object] | None = None,
+        on_permission: OnPermission | None = None,
+        caller: Caller | None = None,
+        autonomy: str | None = None,
+        new_workspace: bool | None = None,
+        workspace: str | None = None,
+        **same: Any,
+    ) -> Session:
         check_caller(caller)
-        given = options.get("tools")
-        on_permission = options.get("on_permission")
         lending = None
         if caller is None:
-            lending = await self._shared.loops.prepare(given, on_permission)
-        elif given is not None or on_permission is not None:
+            lending = await self._shared.loops.prepare(tools, on_permission)
+        elif tools is not None or on_permission is not None:
             raise InvalidParameter(
                 "caller: it provides tools and permissions; give either it or them", field="caller"
             )
         provided = {} if lending is None else lending.arguments()
         arguments: dict[str, Any] = {
+            **same,
             "project_id": self._project_id,
             "prompt": prompt,
             "new_session": True,
-            "agent": options.get("agent"),
-            "model": options.get("model"),
-            "autonomy": options.get("autonomy") or ("ask" if on_permission is not None else None),
-            "workspace_id": options.get("workspace_id"),
-            "create_workspace": options.get("new_workspace") or None,
-            "workspace": options.get("workspace"),
-            "api_key_scope": options.get("api_key_scope"),
-            "title": options.get("title"),
-            "idempotency_key": options.get("idempotency_key"),
+            "autonomy": autonomy or ("ask" if on_permission is not None else None),
+            "create_workspace": new_workspace or None,
+            "workspace": workspace,
             **provided,
             **({} if caller is None else caller.arguments()),
             **self._fixed(),
         }
-        timeout = SPAWN_SECONDS if arguments["workspace"] is None else COPY_SECONDS
+        timeout = SPAWN_SECONDS if workspace is None else COPY_SECONDS
         try:
             answer = await self._shared.call("session_spawn", arguments, timeout=timeout)
         except BaseException:
@@ -153,28 +120,8 @@ class Spawner:
                 end_quietly(self._shared, task.result().id), "end of an abandoned session"
             )
 
-    @overload
-    async def run(
-        self, prompt: str, *, returns: None = None, **options: Unpack[SpawnOptions]
-    ) -> TurnResult: ...
-
-    @overload
-    async def run(
-        self, prompt: str, *, returns: type[T], attempts: int = 3, **options: Unpack[SpawnOptions]
-    ) -> T: ...
-
-    @overload
-    async def run(
-        self, prompt: str, *, returns: object, attempts: int = 3, **options: Unpack[SpawnOptions]
-    ) -> Any: ...
-
-    async def run(
-        self,
-        prompt: str,
-        *,
-        returns: Any = None,
-        attempts: int = 3,
-        **options: Unpack[SpawnOptions],
+    async def _run(
+        self, prompt: str, options: dict[str, Any], *, returns: Any = None, attempts: int = 3
     ) -> Any:
         """Run one prompt in a session of its own, which is ended afterwards; return the answer.
 
@@ -185,7 +132,7 @@ class Spawner:
             returns: Type of the answer: the agent gets its JSON Schema, its answer is validated,
                 and errors in it are sent back. None: the answer is text.
             attempts: Maximum of answers of the wrong type.
-            options: See `SpawnOptions`.
+            options: Of the session.
 
         Returns:
             A `TurnResult`; with `returns` a value of that type.
@@ -203,7 +150,7 @@ class Spawner:
 
         async def ask(message: str) -> TurnResult:
             if not started:
-                started.append(await self.spawn(message, **options))
+                started.append(await self._spawn(message, options))
                 turn = started[0].turn
                 assert turn is not None
                 return await turn
@@ -219,46 +166,14 @@ class Spawner:
             for session in started:
                 await finish(asyncio.create_task(end_quietly(self._shared, session.id)))
 
-    @overload
-    async def map(
+    async def _map(
         self,
         prompts: Iterable[str],
-        *,
-        at_once: int = AT_ONCE,
-        returns: None = None,
-        **options: Unpack[SpawnOptions],
-    ) -> list[TurnResult | OublietteError]: ...
-
-    @overload
-    async def map(
-        self,
-        prompts: Iterable[str],
-        *,
-        at_once: int = AT_ONCE,
-        returns: type[T],
-        attempts: int = 3,
-        **options: Unpack[SpawnOptions],
-    ) -> list[T | OublietteError]: ...
-
-    @overload
-    async def map(
-        self,
-        prompts: Iterable[str],
-        *,
-        at_once: int = AT_ONCE,
-        returns: object,
-        attempts: int = 3,
-        **options: Unpack[SpawnOptions],
-    ) -> list[Any]: ...
-
-    async def map(
-        self,
-        prompts: Iterable[str],
+        options: dict[str, Any],
         *,
         at_once: int = AT_ONCE,
         returns: Any = None,
         attempts: int = 3,
-        **options: Unpack[SpawnOptions],
     ) -> list[Any]:
         """Run each prompt as `run` does, several at the same time; return the answers in order.
 
@@ -271,7 +186,7 @@ class Spawner:
             at_once: Maximum of sessions at the same time.
             returns: As in `run`.
             attempts: As in `run`.
-            options: See `SpawnOptions`.
+            options: Of the session.
 
         Raises:
             InvalidParameter: `at_once` is less than 1, or there is no such option.
@@ -279,7 +194,6 @@ class Spawner:
         Blocking:
             KeyboardInterrupt cancels all parts.
         """
-        check_options(options, SpawnOptions.__annotations__)
         if at_once < 1:
             raise InvalidParameter(f"at_once: {at_once} is less than 1", field="at_once")
         wanted = list(prompts)
@@ -289,12 +203,9 @@ class Spawner:
         async def part(place: int, prompt: str) -> None:
             async with places:
                 try:
-                    if returns is None:
-                        answers[place] = await self.run(prompt, **options)
-                    else:
-                        answers[place] = await self.run(
-                            prompt, returns=returns, attempts=attempts, **options
-                        )
+                    answers[place] = await self._run(
+                        prompt, options, returns=returns, attempts=attempts
+                    )
                 except OublietteError as error:
                     answers[place] = error
 
@@ -321,4 +232,4 @@ def new_tree_id() -> str:
     return ids.new_uuid()
 
 
-__all__ = ["SessionOptions", "SpawnOptions", "Spawner", "end_quietly", "new_tree_id"]
+__all__ = ["SpawnerBase", "end_quietly", "new_tree_id"]

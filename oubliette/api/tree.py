@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from oubliette.api._generated.spawner import Spawner
 from oubliette.api.finishing import finish
-from oubliette.api.spawner import Spawner, end_quietly, new_tree_id
+from oubliette.api.spawner import end_quietly, new_tree_id
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -59,3 +60,16 @@ class Tree(Spawner):
 
     def _was_spawned(self, session: Session) -> None:
         self._sessions.append(session)
+
+
+class TreeMaker(Spawner):
+    """Base of `Project`: it makes trees."""
+
+    def _tree(self, options: dict[str, Any]) -> Tree:
+        """Return a block whose sessions count together; limits only tighten those of the project.
+
+        Args:
+            options: Of the tree.
+        """
+        limits = {name: value for name, value in options.items() if value is not None}
+        return Tree(self._shared, self._project_id, limits)

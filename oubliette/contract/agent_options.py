@@ -126,3 +126,14 @@ class SpawnSettings(AgentSettings, frozen=True, kw_only=True):
     new_session: Annotated[
         bool, Meta(description="Start a new session instead of resuming one.")
     ] = False
+
+
+class SessionSpawn(SpawnSettings, frozen=True, kw_only=True):
+    """Parameters of `session_spawn`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Project of the session.")]
+    prompt: Annotated[field_types.Prompt, Meta(description="The first message to the agent.")]
+    title: Annotated[
+        field_types.Line | None,
+        Meta(description="Title of a new session. Unset: the first line of the prompt."),
+    ] = None

@@ -19,7 +19,6 @@ from oubliette.sync.opening import (
 )
 from oubliette.sync.project import Project
 from oubliette.sync.session import Session
-from oubliette.sync.spawner import SpawnOptions
 from oubliette.sync.tree import Tree
 from oubliette.sync.turn import Turn
 from oubliette.sync.workspace_files import WorkspaceFiles
@@ -30,7 +29,6 @@ __all__ = (
     "Oubliette",
     "Project",
     "Session",
-    "SpawnOptions",
     "Tree",
     "Turn",
     "WorkspaceFiles",

@@ -6,9 +6,9 @@ Its calls block.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from oubliette.api.client import PAGE
+from oubliette.api.project import PAGE
 from oubliette.api.tools.objects import listed_tools
 from oubliette.sync.caller import Caller
 from oubliette.sync.portal_thread import PortalThread
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
     from oubliette.api import client as twins
     from oubliette.api.callers.caller_loops import OnPermission
-    from oubliette.api.project import ProjectOptions
     from oubliette.api.views import ProjectInfo, SessionInfo
-    from oubliette.contract.project import Answers
     from oubliette.contract.session import PermissionInfo
 
 
@@ -82,100 +80,6 @@ class Oubliette:
         Calls that wait in other threads then raise `Closed`.
         """
         self._thread.stop(self._client.aclose)
-
-    def project(self, name: str, **options: Unpack[ProjectOptions]) -> Project:
-        """Return the project of this name; create it if there is none.
-
-        Args:
-            name: Its name, or its id.
-            options: Those of `create_project`, if it is created.
-        """
-        twin = self._thread.call(lambda: self._client.project(name, **options))
-        return Project(self._thread, twin)
-
-    def create_project(  # noqa: PLR0913 - one parameter per option
-        self,
-        name: str,
-        *,
-        description: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        autonomy: str | None = None,
-        container_type: str | None = None,
-        remote_url: str | None = None,
-        repository: str | os.PathLike[str] | None = None,
-        branch: str | None = None,
-        depth: int | None = None,
-        submodules: bool = False,
-        lfs: bool = False,
-        dirty: bool = False,
-        allow_push: bool = False,
-        init_git: bool | None = None,
-        workspace_isolation: bool | None = None,
-        limits: Mapping[str, Any] | None = None,
-        mcp_servers: Mapping[str, Any] | None = None,
-        answers: Answers | None = None,
-        idempotency_key: str | None = None,
-    ) -> Project:
-        """Create a project with a default workspace.
-
-        Args:
-            name: Unique among existing projects.
-            description: Purpose, for people.
-            agent: Name of its agent; None: the configured one.
-            model: Model of its agents.
-            autonomy: Actions without a permission: ask, low, medium, high, off.
-            container_type: Type of its container.
-            remote_url: URL of its repository, set as git's origin; nothing is fetched.
-            repository: URL of a repository to clone, or path of a checkout on the server's machine;
-                the call ends when it has been cloned. None: the project begins empty.
-            branch: Branch of the repository at which workspaces begin; None: its HEAD.
-            depth: Number of commits to fetch; None: all.
-            submodules: Whether workspaces have its submodules too.
-            lfs: Whether workspaces have the content of files that Git LFS keeps, or pointers to it.
-            dirty: Whether uncommitted changes of a checkout come too.
-            allow_push: Whether branches may be pushed to the repository.
-            init_git: Whether the default workspace is a git repository; True unless given.
-            workspace_isolation: Whether each workspace has a container of its own.
-            limits: Limits of each tree of sessions, by name (docs/tools.md).
-            mcp_servers: Further MCP servers for its agents, by name.
-            answers: Keys that answer permission requests: `owner`, unless given, or `team`, all
-                that may write in the project.
-            idempotency_key: Name of this request: a repeated one returns the same project.
-
-        Raises:
-            AlreadyExists: there is a project of this name.
-            InvalidParameter: an option is invalid; its name is in `field`.
-        """
-        twin = self._thread.call(
-            lambda: self._client.create_project(
-                name,
-                description=description,
-                agent=agent,
-                model=model,
-                autonomy=autonomy,
-                container_type=container_type,
-                remote_url=remote_url,
-                repository=repository,
-                branch=branch,
-                depth=depth,
-                submodules=submodules,
-                lfs=lfs,
-                dirty=dirty,
-                allow_push=allow_push,
-                init_git=init_git,
-                workspace_isolation=workspace_isolation,
-                limits=limits,
-                mcp_servers=mcp_servers,
-                answers=answers,
-                idempotency_key=idempotency_key,
-            )
-        )
-        return Project(self._thread, twin)
-
-    def projects(self) -> list[ProjectInfo]:
-        """Return all projects, oldest first."""
-        return self._thread.call(self._client.projects)
 
     def sessions(
         self,
@@ -285,3 +189,173 @@ class Oubliette:
             OublietteError: the tool failed.
         """
         return self._thread.call(lambda: self._client.call(tool, timeout=timeout, **arguments))
+
+    def project(
+        self,
+        name: str,
+        *,
+        repository: str | os.PathLike[str] | None = None,
+        branch: str | None = None,
+        depth: int | None = None,
+        submodules: bool | None = None,
+        lfs: bool | None = None,
+        dirty: bool | None = None,
+        allow_push: bool | None = None,
+        description: str | None = None,
+        remote_url: str | None = None,
+        init_git: bool | None = None,
+        container_type: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        autonomy: str | None = None,
+        workspace_isolation: bool | None = None,
+        limits: Mapping[str, Any] | None = None,
+        mcp_servers: Mapping[str, Any] | None = None,
+        answers: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Project:
+        """Return the project of this name; create it if there is none.
+
+        Args:
+            name: Its name, or its id.
+            repository: Repository to clone, by URL or by the path of a checkout on the
+                server's machine.
+            branch: Branch that workspaces begin at. None: its HEAD.
+            depth: Number of commits to fetch. None: all.
+            submodules: Fetch the submodules into each workspace.
+            lfs: Fetch the content of files that Git LFS keeps into each workspace. None:
+                pointers.
+            dirty: With path: bring its uncommitted changes too, as uncommitted ones.
+            allow_push: Consent to pushes of branches to it, by session_push.
+            description: Purpose, for people.
+            remote_url: URL of its repository, set as git's origin; nothing is fetched.
+            init_git: Make the default workspace a git repository.
+            container_type: One of project_options.container_types.
+            agent: One of project_options.agents.
+            model: Model of its agents.
+            autonomy: Actions that agents may take without a permission; off: all, within
+                the container.
+            workspace_isolation: Give each workspace a container of its own.
+            limits: Limits of each tree of sessions.
+            mcp_servers: Further MCP servers for its agents, by name: command, args, env; or
+                url, type (http, sse), headers. A secret is written ${credential:NAME}.
+            answers: Keys that may answer permission requests of its sessions. owner: those
+                of the principal of the tree's root, of the operator and of scope admin;
+                team: also every key that may write in the project. Never that of an agent.
+            idempotency_key: Name of this request: the same key within 24 h returns the same
+                project, not a second one.
+        """
+        twin = self._thread.call(
+            lambda: self._client.project(
+                name,
+                repository=repository,
+                branch=branch,
+                depth=depth,
+                submodules=submodules,
+                lfs=lfs,
+                dirty=dirty,
+                allow_push=allow_push,
+                description=description,
+                remote_url=remote_url,
+                init_git=init_git,
+                container_type=container_type,
+                agent=agent,
+                model=model,
+                autonomy=autonomy,
+                workspace_isolation=workspace_isolation,
+                limits=limits,
+                mcp_servers=mcp_servers,
+                answers=answers,
+                idempotency_key=idempotency_key,
+            )
+        )
+        return Project(self._thread, twin)
+
+    def create_project(
+        self,
+        name: str,
+        *,
+        repository: str | os.PathLike[str] | None = None,
+        branch: str | None = None,
+        depth: int | None = None,
+        submodules: bool | None = None,
+        lfs: bool | None = None,
+        dirty: bool | None = None,
+        allow_push: bool | None = None,
+        description: str | None = None,
+        remote_url: str | None = None,
+        init_git: bool | None = None,
+        container_type: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        autonomy: str | None = None,
+        workspace_isolation: bool | None = None,
+        limits: Mapping[str, Any] | None = None,
+        mcp_servers: Mapping[str, Any] | None = None,
+        answers: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Project:
+        """Create a project with a default workspace.
+
+        Args:
+            name: Unique among existing projects.
+            repository: Repository to clone, by URL or by the path of a checkout on the
+                server's machine.
+            branch: Branch that workspaces begin at. None: its HEAD.
+            depth: Number of commits to fetch. None: all.
+            submodules: Fetch the submodules into each workspace.
+            lfs: Fetch the content of files that Git LFS keeps into each workspace. None:
+                pointers.
+            dirty: With path: bring its uncommitted changes too, as uncommitted ones.
+            allow_push: Consent to pushes of branches to it, by session_push.
+            description: Purpose, for people.
+            remote_url: URL of its repository, set as git's origin; nothing is fetched.
+            init_git: Make the default workspace a git repository.
+            container_type: One of project_options.container_types.
+            agent: One of project_options.agents.
+            model: Model of its agents.
+            autonomy: Actions that agents may take without a permission; off: all, within
+                the container.
+            workspace_isolation: Give each workspace a container of its own.
+            limits: Limits of each tree of sessions.
+            mcp_servers: Further MCP servers for its agents, by name: command, args, env; or
+                url, type (http, sse), headers. A secret is written ${credential:NAME}.
+            answers: Keys that may answer permission requests of its sessions. owner: those
+                of the principal of the tree's root, of the operator and of scope admin;
+                team: also every key that may write in the project. Never that of an agent.
+            idempotency_key: Name of this request: the same key within 24 h returns the same
+                project, not a second one.
+
+        Raises:
+            AlreadyExists: there is a project of this name.
+            InvalidParameter: an option is invalid; its name is in `field`.
+        """
+        twin = self._thread.call(
+            lambda: self._client.create_project(
+                name,
+                repository=repository,
+                branch=branch,
+                depth=depth,
+                submodules=submodules,
+                lfs=lfs,
+                dirty=dirty,
+                allow_push=allow_push,
+                description=description,
+                remote_url=remote_url,
+                init_git=init_git,
+                container_type=container_type,
+                agent=agent,
+                model=model,
+                autonomy=autonomy,
+                workspace_isolation=workspace_isolation,
+                limits=limits,
+                mcp_servers=mcp_servers,
+                answers=answers,
+                idempotency_key=idempotency_key,
+            )
+        )
+        return Project(self._thread, twin)
+
+    def projects(self) -> list[ProjectInfo]:
+        """Return all projects, oldest first."""
+        return self._thread.call(self._client.projects)

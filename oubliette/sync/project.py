@@ -46,41 +46,6 @@ class Project(Spawner):
         """Name of the project."""
         return self._project.name
 
-    def tree(
-        self,
-        *,
-        max_agents: int | None = None,
-        max_agents_at_once: int | None = None,
-        max_depth: int | None = None,
-        max_cost_usd: float | None = None,
-        max_wall_seconds: float | None = None,
-        max_turn_seconds: float | None = None,
-        max_turn_steps: int | None = None,
-    ) -> Tree:
-        """Return a block whose sessions count together; limits only tighten those of the project.
-
-        Args:
-            max_agents: Agents, children included.
-            max_agents_at_once: Agents that work at the same time.
-            max_depth: Levels of children.
-            max_cost_usd: Cost of all of them, as far as agents report it.
-            max_wall_seconds: Age of the tree, from its first session.
-            max_turn_seconds: Time limit of one turn.
-            max_turn_steps: Steps of the model in one turn.
-        """
-        twin = self._thread.read(
-            lambda: self._project.tree(
-                max_agents=max_agents,
-                max_agents_at_once=max_agents_at_once,
-                max_depth=max_depth,
-                max_cost_usd=max_cost_usd,
-                max_wall_seconds=max_wall_seconds,
-                max_turn_seconds=max_turn_seconds,
-                max_turn_steps=max_turn_steps,
-            )
-        )
-        return Tree(self._thread, twin)
-
     def sessions(self, *, status: str | None = None) -> list[SessionInfo]:
         """Return the sessions of the project, children included, oldest first."""
         return self._thread.call(lambda: self._project.sessions(status=status))
@@ -189,3 +154,38 @@ class Project(Spawner):
             Conflict: it has live sessions, or files would be lost without consent.
         """
         self._thread.call(lambda: self._project.delete(discard=discard))
+
+    def tree(
+        self,
+        *,
+        max_depth: int | None = None,
+        max_agents: int | None = None,
+        max_agents_at_once: int | None = None,
+        max_cost_usd: float | None = None,
+        max_wall_seconds: float | None = None,
+        max_turn_seconds: float | None = None,
+        max_turn_steps: int | None = None,
+    ) -> Tree:
+        """Return a block whose sessions count together; limits only tighten those of the project.
+
+        Args:
+            max_depth: Levels of children.
+            max_agents: Agents in one tree, including ended ones.
+            max_agents_at_once: Live agents in one tree.
+            max_cost_usd: Cost of one tree, in US dollars.
+            max_wall_seconds: Age of a tree, from the start of its root.
+            max_turn_seconds: Time limit of one turn.
+            max_turn_steps: Steps of the model in one turn.
+        """
+        twin = self._thread.read(
+            lambda: self._project.tree(
+                max_depth=max_depth,
+                max_agents=max_agents,
+                max_agents_at_once=max_agents_at_once,
+                max_cost_usd=max_cost_usd,
+                max_wall_seconds=max_wall_seconds,
+                max_turn_seconds=max_turn_seconds,
+                max_turn_steps=max_turn_steps,
+            )
+        )
+        return Tree(self._thread, twin)

@@ -9,7 +9,7 @@ from oubliette import sync
 async def asynchronous(ob: oubliette.Oubliette, lender: sync.Caller) -> None:
     await ob.project("shop", agnet="opencode")  # expected: reportCallIssue
     project = await ob.project("shop")
-    await project.spawn("Go", modle="large")  # expected: reportCallIssue
+    await project.spawn("Go", modle="large")  # expected: reportArgumentType
     await project.spawn("Go", on_permission=["read"])  # expected: reportArgumentType
     await project.spawn("Go", caller=lender)  # expected: reportArgumentType
     project.run("Go").text  # expected: reportAttributeAccessIssue

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from oubliette.actors.messages import SpawnSession
 from oubliette.contract import field_types, session_tools
-from oubliette.contract.agent_options import SpawnSettings
+from oubliette.contract.agent_options import SessionSpawn, SpawnSettings
 from oubliette.errors import InvalidParameter, SessionHandover
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import AgentChoice, made_of, same_fields
@@ -33,17 +33,6 @@ COPY_SECONDS: Final = 300.0
 """Seconds for a spawn in a workspace that is a copy of another one."""
 SPAWN_SECONDS: Final = 60.0
 """Seconds for a spawn, which is answered once its turn is in the log; the agent starts later."""
-
-
-class SessionSpawn(SpawnSettings, frozen=True, kw_only=True):
-    """Parameters of `session_spawn`."""
-
-    project_id: Annotated[field_types.ProjectId, Meta(description="Project of the session.")]
-    prompt: Annotated[field_types.Prompt, Meta(description="The first message to the agent.")]
-    title: Annotated[
-        field_types.Line | None,
-        Meta(description="Title of a new session. Unset: the first line of the prompt."),
-    ] = None
 
 
 class SessionMessage(SpawnSettings, frozen=True, kw_only=True):

@@ -6,12 +6,16 @@ import inspect
 
 import pytest
 
+from oubliette.api._generated.spawner import Spawner
 from oubliette.api.project import Project
-from oubliette.api.spawner import SpawnOptions
 from oubliette.api.unknown_option import ELSEWHERE, check_options
 from oubliette.errors import InvalidParameter
 
-KNOWN = list(SpawnOptions.__annotations__)
+KNOWN = [
+    each.name
+    for each in inspect.signature(Spawner.spawn).parameters.values()
+    if each.kind is each.KEYWORD_ONLY
+]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,91 @@
+"""Projects of a system: to find, list and create them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from oubliette.api.project import PAGE, Project
+from oubliette.api.repositories import CLONE_SECONDS, project_parameters
+from oubliette.api.views import ProjectInfo
+from oubliette.errors import AlreadyExists, Conflict
+
+if TYPE_CHECKING:
+    from oubliette.api.context import ClientContext
+
+
+class Projects:
+    """Base of `Oubliette`."""
+
+    def __init__(self) -> None:
+        self._shared: ClientContext | None = None
+
+    @property
+    def _parts(self) -> ClientContext:
+        if self._shared is None:
+            raise Conflict(
+                "this Oubliette is not open",
+                hint="async with oubliette.open() as ob: ... (or await ob.start())",
+            )
+        return self._shared
+
+    async def projects(self) -> list[ProjectInfo]:
+        """Return all projects, oldest first."""
+        return [
+            msgspec.convert(each, ProjectInfo, strict=False) for each in await self._listed(None)
+        ]
+
+    async def _find(self, name: str) -> dict[str, Any] | None:
+        listed = await self._listed(name)
+        for each in listed:
+            if each["name"] == name:
+                return each
+        if name.startswith("proj_"):
+            return await self._parts.call("project_get", {"project_id": name})
+        return None
+
+    async def _listed(self, name: str | None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            page = await self._parts.call(
+                "project_list", {"name_contains": name, "limit": PAGE, "cursor": cursor}
+            )
+            found += page["projects"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return found
+
+    async def _project(self, name: str, options: dict[str, Any]) -> Project:
+        """Return the project of this name; create it if there is none.
+
+        Args:
+            name: Its name, or its id.
+            options: Of the project.
+        """
+        found = await self._find(name)
+        if found is None:
+            try:
+                return await self._create_project(name, options)
+            except AlreadyExists:  # by another program, a moment ago
+                found = await self._find(name)
+                if found is None:
+                    raise
+        return Project(self._parts, found)
+
+    async def _create_project(self, name: str, options: dict[str, Any]) -> Project:
+        """Create a project with a default workspace.
+
+        Args:
+            name: Unique among existing projects.
+            options: Of the project.
+
+        Raises:
+            AlreadyExists: there is a project of this name.
+            InvalidParameter: an option is invalid; its name is in `field`.
+        """
+        arguments = {"name": name, **project_parameters(options)}
+        timeout = CLONE_SECONDS if "repository" in arguments else None
+        answer = await self._parts.call("project_create", arguments, timeout=timeout)
+        return Project(self._parts, answer)

@@ -54,7 +54,6 @@ from oubliette.actors.messages import (
     OpenSubscription,
     ReadEvents,
     ReportCallProgress,
-    RepositoryBranch,
     RepositoryFetched,
     ResetImage,
     ServeRepository,
@@ -74,6 +73,7 @@ from oubliette.actors.session.waits import (
     Wait,
 )
 from oubliette.actors.session_registry import FindSession
+from oubliette.contract.project import BranchInfo
 from oubliette.records import (
     CallerTool,
     Container,
@@ -96,6 +96,7 @@ __all__ = [
     "Acquire",
     "AnswerCallerTool",
     "AnswerPermission",
+    "BranchInfo",
     "CallerSeen",
     "CallerState",
     "CallerTool",
@@ -151,7 +152,6 @@ __all__ = [
     "ReadLogs",
     "Release",
     "ReportCallProgress",
-    "RepositoryBranch",
     "RepositoryFetched",
     "ResetImage",
     "RunCommand",

@@ -85,10 +85,6 @@ class GetCloneProgress(Message, Reply[str | None]):
     project_id: str
 
 
-RepositoryBranch = BranchInfo
-"""A branch as the actors answer with it: as tools do."""
-
-
 class RepositoryFetched(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to FetchRepository."""
 
@@ -497,7 +493,6 @@ __all__ = [
     "OpenSubscription",
     "Outcome",
     "ReadEvents",
-    "RepositoryBranch",
     "RepositoryFetched",
     "ServeRepository",
     "SessionEvents",

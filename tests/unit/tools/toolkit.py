@@ -37,7 +37,6 @@ from oubliette.actors.messages import (
     OpenProject,
     ReadEvents,
     ReportCallProgress,
-    RepositoryBranch,
     RepositoryFetched,
     SessionEvents,
     SpawnResult,
@@ -48,6 +47,7 @@ from oubliette.actors.session_registry import SessionRegistry, SessionTable
 from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.clock import SystemClock
 from oubliette.config.schema import Config
+from oubliette.contract.project import BranchInfo
 from oubliette.errors import Conflict
 from oubliette.kit import Actor, Message, System, handles
 from oubliette.mcp_front.events.listen import ListenService
@@ -336,7 +336,7 @@ class FakeProject(Actor):
         return RepositoryFetched()
 
     @handles(ListBranches)
-    def list_branches(self, _: ListBranches) -> tuple[RepositoryBranch, ...]:
+    def list_branches(self, _: ListBranches) -> tuple[BranchInfo, ...]:
         return ()
 
     @handles(SpawnSession)

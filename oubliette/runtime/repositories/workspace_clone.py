@@ -175,8 +175,8 @@ class WorkspaceClone:
             if other != path:
                 raise PathsClash(
                     f"{other} and {path} are one path for the file system of the server's home",
-                    hint="rename one in the repository, or put the home on a file system that"
-                    " tells upper and lower case apart",
+                    hint="rename one in the repository, or put the home on a file system where"
+                    " upper and lower case differ",
                 )
 
     async def _check_out(self) -> None:

@@ -25,8 +25,8 @@ async def check_size(
     folder: Path,
     most: int,
     seconds: float,
-) -> None:
-    """Refuse a tree whose files would be larger than a limit.
+) -> int:
+    """Refuse a tree whose files would be larger than a limit; return what they count.
 
     Args:
         git: Path of the program.
@@ -42,7 +42,7 @@ async def check_size(
         RuntimeFailure: the tree cannot be read.
     """
     if not most:
-        return
+        return 0
     left, rest = most, b""
     async with streaming(
         [git, "ls-tree", "-r", "-l", "-z", tree],
@@ -64,6 +64,7 @@ async def check_size(
                 )
         if await process.wait() != 0:
             raise RuntimeFailure("git ls-tree: the files of the repository cannot be listed")
+    return most - left
 
 
 def _bytes_of(line: bytes) -> int:

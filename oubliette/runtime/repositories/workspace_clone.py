@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from oubliette.errors import RuntimeFailure
 from oubliette.runtime.long_work import in_own_thread
+from oubliette.runtime.repositories import submodules
 from oubliette.runtime.repositories.checkout_size import check_size
 from oubliette.runtime.repositories.git_errors import PathsClash
 from oubliette.runtime.repositories.project_repository import REMOTE, SECONDS
@@ -134,13 +135,15 @@ class WorkspaceClone:
         """Fetch the submodules of the workspace that was made, and those in them.
 
         Raises:
+            RepositoryTooLarge: they are too many, or their files too large.
             RepositoryError: git failed; the sentence has the cause and a remedy.
             DeadlineExceeded: the time was too short.
         """
-        await remote.run(
+        await submodules.fetch_all(
             self.folder,
-            *("submodule", "update", "--init", "--recursive", "--progress"),
-            doing="the fetch of the submodules",
+            remote,
+            self._git,
+            most=self._max_bytes,
             seconds=seconds,
             report=report,
         )

@@ -12,7 +12,7 @@ import pytest
 
 from oubliette.errors import ConfigError, DeadlineExceeded, RuntimeFailure
 from oubliette.records import ProjectRepository
-from oubliette.runtime.repositories import git_errors, workspace_clone
+from oubliette.runtime.repositories import git_errors, submodules, workspace_clone
 from oubliette.runtime.repositories.project_repository import MAX_PACKS
 from tests.git_hosts import ENVIRONMENT, GitHost, checkout, commit, git
 from tests.unit.runtime.repositories.conftest import DEFAULT, PROJECT
@@ -342,6 +342,54 @@ async def test_a_submodule_cannot_make_the_server_run_or_read_anything(
     with pytest.raises(git_errors.RepositoryError, match="does not allow"):
         await with_submodule(bench.access(), project)
     assert not planted.exists()
+
+
+def nest(source: Path, host: GitHost, times: int) -> None:
+    """Make each commit of a repository name the one before it twice, as a submodule."""
+    url = host.url("library")
+    text = "".join(f'[submodule "{each}"]\n\tpath = {each}\n\turl = {url}\n' for each in "ab")
+    for _ in range(times):
+        last = git(source, "rev-parse", "HEAD").strip()
+        (source / ".gitmodules").write_text(text)
+        git(source, "add", ".gitmodules")
+        for each in "ab":
+            git(source, "update-index", "--add", "--cacheinfo", f"160000,{last},{each}")
+        git(source, "commit", "--quiet", "-m", "deeper")
+
+
+async def test_submodules_without_end_are_refused(
+    bench: Bench, host: GitHost, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty commits would be 2^30 submodules."""
+    monkeypatch.setattr(submodules, "MAX_SUBMODULES", 4)
+    nest(source, host, 30)
+    host.add("library", source)
+    project = await bench.clone(ProjectRepository(path=str(source), submodules=True))
+    with pytest.raises(git_errors.RepositoryTooLarge, match="more than 4 submodules"):
+        await with_submodule(bench.access(), project)
+
+
+async def test_the_files_of_a_submodule_are_counted_before_they_are_written(
+    bench: Bench, host: GitHost, source: Path
+) -> None:
+    """A folder that is ten times the same folder, ten times over, is a few objects."""
+    library = checkout(source.with_name("library"))
+    made = git(library, "rev-parse", "HEAD:README").strip()
+    mode = "100644 blob"
+    for _ in range(10):
+        lines = "".join(f"{mode} {made}\t{number}\n" for number in range(10))
+        made, mode = git(library, "mktree", given=lines.encode()).strip(), "040000 tree"
+    git(library, "reset", "--quiet", "--soft", git(library, "commit-tree", made, "-m", "x").strip())
+    host.add("library", library)
+    url, last = host.url("library"), git(library, "rev-parse", "HEAD").strip()
+    text = f'[submodule "lib"]\n\tpath = lib\n\turl = {url}\n'
+    (source / ".gitmodules").write_text(text)
+    git(source, "add", ".gitmodules")
+    git(source, "update-index", "--add", "--cacheinfo", f"160000,{last},lib")
+    git(source, "commit", "--quiet", "-m", "a submodule")
+    project = await bench.clone(ProjectRepository(path=str(source), submodules=True))
+    with pytest.raises(git_errors.RepositoryTooLarge, match=r"repositories\.max_bytes"):
+        await with_submodule(bench.access(max_bytes=10_000_000), project)
 
 
 @pytest.mark.whole

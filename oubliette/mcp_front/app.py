@@ -28,6 +28,7 @@ from oubliette.mcp_front.events.get_stream import GetStreams
 from oubliette.mcp_front.events.listen import ListenService
 from oubliette.mcp_front.git_http.handler import GIT, GitHttp
 from oubliette.mcp_front.host_and_origin import HostPolicy
+from oubliette.mcp_front.ports.connections import PortConnections
 from oubliette.mcp_front.ports.site import PortSite
 from oubliette.mcp_front.protocol import SESSION_HEADER
 from oubliette.mcp_front.quotas import Quotas
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
     from oubliette.config.schema import Config
     from oubliette.kit import Ref
     from oubliette.mcp_front.auth import AuthenticatedKey
-    from oubliette.mcp_front.interfaces import GitViews, KeyChecks, Ready, ToolTable
+    from oubliette.mcp_front.git_http.fetches import Fetches
+    from oubliette.mcp_front.interfaces import KeyChecks, Ready, ToolTable
     from oubliette.mcp_front.transport.http_protocol import GuardedProtocol, Parser
     from oubliette.tools.auth.rate_limits import RateLimits
 
@@ -106,7 +108,9 @@ class McpApp:
         self._names = HostPolicy(config.server)
         self.quotas = Quotas(config.callers, claims, shares)
         self._authenticator = Authenticator(keys, self.quotas.turn)
-        self._ports = PortSite(config.ports.base_url, find, self._authenticator)
+        self.port_connections = PortConnections(find)
+        """Connections to open ports, of this node's browsers and of those of other nodes."""
+        self._ports = PortSite(config.ports.base_url, self.port_connections, self._authenticator)
         self.listening = ListenService(callers, find, self.quotas, config.callers)
         """Implementation of `caller_listen`, for the tool table (`ToolServices.listen`)."""
         self._streams = GetStreams(self.listening, self.quotas)
@@ -129,9 +133,9 @@ class McpApp:
         self._stopping = False
         self._calls: set[asyncio.Future[None]] = set()
 
-    def serve_git(self, views: GitViews) -> None:
+    def serve_git(self, fetches: Fetches) -> None:
         """Serve the repositories that git's clients may fetch from; before the start."""
-        self._git = GitHttp(views, self._authenticator, self.quotas, self._rates)
+        self._git = GitHttp(fetches, self._authenticator, self.quotas, self._rates)
 
     # ------------------------------------------------------------ lifecycle
     def bind(self) -> str:

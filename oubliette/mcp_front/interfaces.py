@@ -64,8 +64,8 @@ class GitViews(Protocol):
         """Time for one answer."""
         ...
 
-    async def open(self, context: CallContext, project: str) -> Path:
-        """Return the folder of a project's repository, as new as the answer.
+    async def find(self, context: CallContext, project: str) -> tuple[str, str | None]:
+        """Return the id of a project, and the machine on which it lives; None: this one.
 
         Args:
             context: The caller.
@@ -73,7 +73,15 @@ class GitViews(Protocol):
 
         Raises:
             NotFound: there is no such project, or the key does not reach it.
-            Unavailable: it is on another machine, or git is missing here.
+            Unavailable: no machine can take it.
+        """
+        ...
+
+    async def folder(self, project_id: str) -> Path:
+        """Return the folder of the repository of a project of this machine, as new as the answer.
+
+        Raises:
+            Unavailable: git is missing here.
             OublietteError: it cannot be served now.
         """
         ...

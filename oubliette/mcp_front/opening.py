@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 from oubliette.actors.store.actor import GetStoreState
 from oubliette.errors import Unauthenticated
 from oubliette.mcp_front.app import McpApp
+from oubliette.mcp_front.git_http import fetches as git_fetches
 from oubliette.mcp_front.interfaces import KeyChecks
+from oubliette.mcp_front.ports import connections
 from oubliette.mcp_front.tool_adapter import ToolAdapter
 from oubliette.tools.audit import note_refused_key
 from oubliette.tools.git_views import ProjectViews
+from oubliette.tools.home_streams import STREAMS, HomeStreamsActor
 
 if TYPE_CHECKING:
     from oubliette.actors.claims import Claims
@@ -64,5 +67,10 @@ def front_of(
         claims=claims,
         shares=shares,
     )
-    front.serve_git(ProjectViews(services))
+    fetches = git_fetches.Fetches(ProjectViews(services), services.nodes)
+    front.serve_git(fetches)
+    if services.nodes is not None:
+        front.port_connections.nodes = services.nodes
+        works = {git_fetches.KIND: fetches.serve, connections.KIND: front.port_connections.serve}
+        services.nodes.system.spawn(HomeStreamsActor, works, services.nodes, name=STREAMS)
     return front

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from oubliette.actors.ports.messages import node_mark
 from oubliette.errors import Conflict, Unavailable
 from oubliette.node.needs import needs_of, needs_of_new
 from oubliette.runtime.store.postgres.cluster import node_room, nodes, placements
@@ -50,6 +51,9 @@ class ClusterHomes:
         """Session id → its machine, which is gone; they are to be ended here."""
         self._taken: set[str] = set()
         """Projects that were taken over, and may need what this node does not have."""
+        self._marks: dict[str, str] = {}
+        """Nodes by the mark in the names of their open ports."""
+        self._marking = asyncio.Lock()
         self._taking = asyncio.Lock()
         """Held while projects are taken over, and while a home is looked up."""
 
@@ -123,6 +127,20 @@ class ClusterHomes:
         if not any(needs.container_type in each.offer.container_types for each in found):
             needs = msgspec.structs.replace(needs, container_type=None)  # its handler refuses it
         node = choose_node(needs, found).name
+        return None if node == self.name else node
+
+    async def node_of_port(self, mark: str) -> str | None:
+        """Return the other node with this mark in the names of its open ports; None: there is none.
+
+        Raises:
+            StorageUnavailable: the database does not answer.
+        """
+        if mark not in self._marks:
+            async with self._marking:  # of many requests for what is nowhere one asks at a time
+                if mark not in self._marks:
+                    found = await self._membership.control.run(nodes.all_nodes)
+                    self._marks = {node_mark(each.name): each.name for each in found}
+        node = self._marks.get(mark)
         return None if node == self.name else node
 
     async def _nodes(self) -> list[NodeRecord]:

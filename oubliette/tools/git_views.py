@@ -40,8 +40,8 @@ class ProjectViews:
         """Time for one answer: that of the clones which the server makes."""
         return self._services.config.repositories.clone_seconds
 
-    async def open(self, context: CallContext, project: str) -> Path:
-        """Return the folder of a project's repository, as new as the answer.
+    async def find(self, context: CallContext, project: str) -> tuple[str, str | None]:
+        """Return the id of a project, and the machine on which it lives; None: this one.
 
         Args:
             context: The caller.
@@ -49,22 +49,22 @@ class ProjectViews:
 
         Raises:
             NotFound: there is no such project, or the key does not reach it.
-            Unavailable: it is on another machine, or git is missing here.
+            Unavailable: no machine can take it.
+        """
+        found = await self._find(context, project)
+        nodes = self._services.nodes
+        return found.id, None if nodes is None else await nodes.home(found.id, needed=True)
+
+    async def folder(self, project_id: str) -> Path:
+        """Return the folder of the repository of a project of this machine, as new as the answer.
+
+        Raises:
+            Unavailable: git is missing here.
             OublietteError: it cannot be served now.
         """
-        services = self._services
-        found = await self._find(context, project)
         if GitProgram.find() is None:
             raise Unavailable("git is not installed on the server's machine", hint="install it")
-        node = None
-        if services.nodes is not None:
-            node = await services.nodes.home(found.id, needed=True)
-        if node is not None:
-            raise Unavailable(
-                f"project {found.id} lives on the machine {node} of this cluster",
-                hint="fetch from that one's address",
-            )
-        ref = await services.project_ref(found.id)
+        ref = await self._services.project_ref(project_id)
         return Path(await ref.ask(ServeRepository(), timeout=self.seconds + SLACK_SECONDS))
 
     async def _find(self, context: CallContext, project: str) -> Project:

@@ -81,6 +81,14 @@ class HomeNodes(Protocol):
         """
         ...
 
+    async def node_of_port(self, mark: str) -> str | None:
+        """Return the machine with this mark in the names of its open ports; None: no other one.
+
+        Raises:
+            StorageUnavailable: the database does not answer.
+        """
+        ...
+
     async def home_of_new(self, arguments: Mapping[str, Any]) -> str | None:
         """Return the machine on which to create a project; None: this one.
 

@@ -26,6 +26,7 @@ from oubliette.actors.ports.messages import (
     PortCookie,
     PortInfo,
     RedeemToken,
+    node_mark,
 )
 from oubliette.actors.ports.open_port import OpenedPort, PortConnection
 from oubliette.actors.session.messages import NoteEvent
@@ -140,7 +141,7 @@ class PortsActor(Actor):
             )
         now = self.clock.time()
         port = OpenedPort(
-            name=f"p{message.port}-{secrets.token_hex(5)}",
+            name=self._new_name(message.port),
             session_id=message.session_id,
             project_id=message.project_id,
             principal=message.principal,
@@ -161,6 +162,11 @@ class PortsActor(Actor):
             timeout=longest_start(self._context.config.containers) + SLACK_SECONDS,
         )
         return port
+
+    def _new_name(self, port: int) -> str:
+        homes = self._context.homes
+        end = "" if homes is None else f"-{node_mark(homes.name)}"
+        return f"p{port}-{secrets.token_hex(5)}{end}"
 
     @handles(ContainerReady)
     def _ready(self, message: ContainerReady) -> None:

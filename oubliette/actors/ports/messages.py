@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
+import hashlib
+from typing import Final, Protocol
 
 import msgspec
 
@@ -11,6 +11,11 @@ from oubliette.kit import LocalMessage, Message, Perishable, Reply
 
 PORTS: Final = "ports"
 """Name of the PortsActor."""
+
+
+def node_mark(node: str) -> str:
+    """Return what the names of ports on a node of a cluster end with, by which others find it."""
+    return hashlib.sha256(node.encode()).hexdigest()[:8]
 
 
 class PortInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,11 +88,29 @@ class RedeemToken(Message, Reply[PortCookie | None]):
     token: str
 
 
+class ByteReader(Protocol):
+    """Bytes from a program; `asyncio.StreamReader` is one."""
+
+    async def read(self, n: int) -> bytes:
+        """Return up to `n` bytes, and at least one; empty: the end."""
+        ...
+
+
+class ByteWriter(Protocol):
+    """Bytes to a program; `asyncio.StreamWriter` is one."""
+
+    def write(self, data: bytes) -> None: ...
+
+    async def drain(self) -> None:
+        """Wait until there is room for more."""
+        ...
+
+
 class GuestStream(msgspec.Struct, frozen=True):
     """An open connection to a port in a container."""
 
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    reader: ByteReader
+    writer: ByteWriter
     port: int
     principal: str
     """The owner of the port, whose connection this is."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
+
+import msgspec
 
 from oubliette.errors import OublietteError
 from oubliette.mcp_front.auth import MAX_KEY, header
@@ -42,8 +43,7 @@ class GitRefused(OublietteError):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GitRequest:
+class GitRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request to fetch from a project's repository."""
 
     project_id: str

@@ -18,9 +18,11 @@ from oubliette.errors import (
     Unauthenticated,
     Unavailable,
 )
+from oubliette.kit import ActorDead
 from oubliette.mcp_front.auth import header
+from oubliette.mcp_front.git_http.fetches import AT_ONCE, Fetch
 from oubliette.mcp_front.git_http.git_request import GIT, GitRefused, as_bearer, parse
-from oubliette.mcp_front.git_http.upload_pack import ClientGone, upload_pack
+from oubliette.mcp_front.git_http.upload_pack import ClientGone
 from oubliette.mcp_front.quotas import decrement
 from oubliette.mcp_front.transport.http_protocol import connection_of
 
@@ -28,15 +30,13 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from oubliette.mcp_front.auth import AuthenticatedKey, Authenticator
+    from oubliette.mcp_front.git_http.fetches import Fetches
     from oubliette.mcp_front.git_http.git_request import GitRequest
-    from oubliette.mcp_front.interfaces import GitViews
     from oubliette.mcp_front.quotas import Quotas
     from oubliette.tools.auth.rate_limits import RateLimits
 
 __all__ = ["GIT", "GitHttp"]
 
-AT_ONCE: Final = 8
-"""Requests of one principal that are served at a time: each has processes of its own."""
 _CHALLENGE: Final = (b"www-authenticate", b'Basic realm="oubliette: any user name, and a key"')
 _STATUS: Final[tuple[tuple[type[OublietteError], int], ...]] = (
     (Unauthenticated, 401),
@@ -44,6 +44,7 @@ _STATUS: Final[tuple[tuple[type[OublietteError], int], ...]] = (
     (Forbidden, 403),
     (LimitExceeded, 429),
     (Unavailable, 503),
+    (ActorDead, 503),
 )
 
 log = structlog.get_logger("oubliette.front")
@@ -53,7 +54,7 @@ class GitHttp:
     """Answers requests below `/git/`; `stop` once.
 
     Args:
-        views: The repositories.
+        fetches: Serves what is admitted.
         authenticator: Of keys.
         quotas: Counts requests as calls in flight.
         rates: Limits on principals' calls per second; None: none.
@@ -61,12 +62,12 @@ class GitHttp:
 
     def __init__(
         self,
-        views: GitViews,
+        fetches: Fetches,
         authenticator: Authenticator,
         quotas: Quotas,
         rates: RateLimits | None,
     ) -> None:
-        self._views = views
+        self._fetches = fetches
         self._authenticator = authenticator
         self._quotas = quotas
         self._rates = rates
@@ -145,7 +146,7 @@ class GitHttp:
         finally:
             project_id = None if request is None else request.project_id
             seconds = time.monotonic() - began
-            await self._views.note(who.context, project_id, outcome, seconds)
+            await self._fetches.views.note(who.context, project_id, outcome, seconds)
 
     async def _fetch(
         self, who: AuthenticatedKey, request: GitRequest, receive: Receive, response: _GitResponse
@@ -157,8 +158,8 @@ class GitHttp:
             )
         self._served[principal] += 1
         try:
-            folder = await self._views.open(who.context, request.project_id)
-            await upload_pack(folder, request, receive, response.send, seconds=self._views.seconds)
+            fetch = Fetch(request, receive, response.send)
+            await self._fetches.fetch(who.context, fetch)
         finally:
             decrement(self._served, principal)
 

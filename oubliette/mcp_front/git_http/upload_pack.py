@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from starlette.types import Receive, Send
+    from starlette.types import Message, Receive, Send
 
     from oubliette.mcp_front.git_http.git_request import GitRequest
 
@@ -58,6 +58,19 @@ def environment_of(git: GitProgram, repository: Path, request: GitRequest) -> di
     if request.protocol:
         found["GIT_PROTOCOL"] = request.protocol
     return found
+
+
+def head_of(request: GitRequest) -> Message:
+    """Return the head of the response to a request that is served."""
+    kind = b"advertisement" if request.advertise else b"result"
+    return {
+        "type": "http.response.start",
+        "status": 200,
+        "headers": [
+            (b"content-type", b"application/x-git-upload-pack-" + kind),
+            (b"cache-control", b"no-cache, max-age=0, must-revalidate"),
+        ],
+    }
 
 
 async def upload_pack(
@@ -106,20 +119,11 @@ async def _pass_on(
 ) -> None:
     """Send the program's output as the response, which begins with its first block."""
     assert process.stdout is not None
-    kind = b"advertisement" if request.advertise else b"result"
-    head = {
-        "type": "http.response.start",
-        "status": 200,
-        "headers": [
-            (b"content-type", b"application/x-git-upload-pack-" + kind),
-            (b"cache-control", b"no-cache, max-age=0, must-revalidate"),
-        ],
-    }
     block = await process.stdout.read(_BLOCK)
     if not block and await process.wait() != 0:
         reason = (await errors).decode(errors="replace").strip()
         raise RuntimeFailure(f"git upload-pack: {reason or 'it failed'}")
-    await send(head)
+    await send(head_of(request))
     if request.advertise and not request.version_2:
         block = _PROLOGUE + block
     while block:

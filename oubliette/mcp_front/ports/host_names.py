@@ -7,8 +7,14 @@ from typing import Final
 from urllib.parse import urlsplit
 
 LOCAL: Final = "localhost"  # browsers resolve all names below it to this machine
-_NAME: Final = re.compile(r"p[1-9][0-9]{0,4}-[0-9a-f]{10}")
+_NAME: Final = re.compile(r"p[1-9][0-9]{0,4}-[0-9a-f]{10}(?:-(?P<mark>[0-9a-f]{8}))?")
 _LONGEST: Final = 300
+
+
+def mark_of(name: str) -> str | None:
+    """Return the mark of the node on which the port of this name is open; None: it has none."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else found["mark"]
 
 
 class PortHosts:

@@ -11,13 +11,7 @@ from urllib.parse import parse_qs
 
 import structlog
 
-from oubliette.actors.ports.messages import (
-    PORTS,
-    ConnectionOver,
-    KeyEnded,
-    OpenConnection,
-    RedeemToken,
-)
+from oubliette.actors.ports.messages import KeyEnded, OpenConnection, RedeemToken
 from oubliette.errors import (
     Forbidden,
     LimitExceeded,
@@ -35,17 +29,14 @@ from oubliette.mcp_front.ports.host_names import PortHosts
 from oubliette.mcp_front.transport.http_protocol import connection_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from starlette.types import Receive, Scope, Send
 
     from oubliette.actors.ports.messages import GuestStream
-    from oubliette.kit import Ref
     from oubliette.mcp_front.auth import AuthenticatedKey, Authenticator
+    from oubliette.mcp_front.ports.connections import PortConnections
 
 OPEN_PATH: Final = "/.oubliette/open"
 OWN_PATHS: Final = "/.oubliette/"
-CONNECT_SECONDS: Final = 45.0  # for a connection into the container
 _KEY: Final = b"bearer oub_"
 _NOT_LET_IN: Final = (
     "This port is open for its owner only. port_open, or oubliette port, makes a link that lets one"
@@ -71,20 +62,16 @@ class PortSite:
 
     Args:
         base_url: `ports.base_url`.
-        find: name → a ref that is resolved at each send; for the PortsActor.
+        connections: to the ports.
         authenticator: of API keys.
     """
 
     def __init__(
-        self, base_url: str, find: Callable[[str], Ref], authenticator: Authenticator
+        self, base_url: str, connections: PortConnections, authenticator: Authenticator
     ) -> None:
         self.hosts = PortHosts(base_url)
-        self._find = find
+        self.connections = connections
         self._authenticator = authenticator
-
-    @property
-    def _ports(self) -> Ref:
-        return self._find(PORTS)
 
     async def __call__(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request to the port of this name."""
@@ -97,10 +84,12 @@ class PortSite:
                 await self._forward(name, scope, receive, send)
         except (NotFound, ActorDead) as error:
             await pages.show(send, 421, _sentence(error))
+        except OublietteError as error:
+            await pages.show(send, 502, _sentence(error))
 
     def key_ended(self, token_id: str) -> None:
         """End what was let in by a key that is not valid any more."""
-        self._ports.tell(KeyEnded(token_id=token_id))
+        self.connections.here.tell(KeyEnded(token_id=token_id))
 
     async def _let_in(self, name: str, scope: Scope, send: Send) -> None:
         """Exchange the token of a link for a cookie of this host name."""
@@ -111,7 +100,8 @@ class PortSite:
             await pages.show(send, 503, "This link is valid once, and is not prefetched.")
             return
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        made = await self._ports.ask(RedeemToken(name=name, token=token))
+        owner = await self.connections.owner(name)
+        made = await owner.ask(RedeemToken(name=name, token=token))
         if made is None:
             await pages.show(send, 403, _USED_UP)
             return
@@ -134,46 +124,22 @@ class PortSite:
         return _Visitor(cookies, await self._authenticator.admit(given))
 
     async def _forward(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
-        connection_id = new_uuid()
         try:
             visitor = await self._visitor(scope)
             if visitor.key is None and is_foreign(scope["method"], scope["headers"]):
                 await pages.show(send, 403, "A page of another origin may not use this port.")
                 return
             connection = connection_of(scope)
-            stream = await self._connect(name, connection_id, visitor, connection.table.share)
-            connection.admitted(stream.principal)  # its cookie is as good as a key
-            await self._exchange(stream, visitor, scope, receive, send)
+            wanted = _wanted(name, visitor, connection.table.share)
+            async with self.connections.opened(wanted) as stream:
+                connection.admitted(stream.principal)  # its cookie is as good as a key
+                await self._exchange(stream, visitor, scope, receive, send)
         except Unauthenticated:
             await pages.show(send, 401, _NOT_LET_IN, [(b"www-authenticate", b"Bearer")])
         except Forbidden as error:
             await pages.show(send, 403, _sentence(error))
         except LimitExceeded as error:
             await pages.show(send, 503, _sentence(error), [(b"retry-after", b"1")])
-        except (NotFound, ActorDead):
-            raise
-        except OublietteError as error:
-            await pages.show(send, 502, _sentence(error))
-        finally:
-            self._ports.tell(ConnectionOver(name=name, connection_id=connection_id))
-
-    async def _connect(
-        self, name: str, connection_id: str, visitor: _Visitor, share: int
-    ) -> GuestStream:
-        context = None if visitor.key is None else visitor.key.context
-        if context is not None and not context.scope.covers("write", unbound=False):
-            raise Forbidden("this key may only read", hint="use one with the scope write")
-        wanted = OpenConnection(
-            name=name,
-            connection_id=connection_id,
-            share=share,
-            cookies=visitor.cookies,
-            principal=None if context is None else context.principal,
-            project_id=None if context is None else context.scope.project,
-            token_id="" if context is None else context.token_id,
-            expires_at=None if context is None else context.expires_at,
-        )
-        return await self._ports.ask(wanted, timeout=CONNECT_SECONDS)
 
     async def _exchange(
         self, stream: GuestStream, visitor: _Visitor, scope: Scope, receive: Receive, send: Send
@@ -208,6 +174,27 @@ class PortSite:
             how = "in time" if late else "in HTTP"
             said = f"What listens on port {stream.port} in the container does not answer {how}."
             await pages.show(send, 504 if late else 502, said)
+
+
+def _wanted(name: str, visitor: _Visitor, share: int) -> OpenConnection:
+    """Return the request for a connection.
+
+    Raises:
+        Forbidden: the key that came with the request may only read.
+    """
+    context = None if visitor.key is None else visitor.key.context
+    if context is not None and not context.scope.covers("write", unbound=False):
+        raise Forbidden("this key may only read", hint="use one with the scope write")
+    return OpenConnection(
+        name=name,
+        connection_id=new_uuid(),
+        share=share,
+        cookies=visitor.cookies,
+        principal=None if context is None else context.principal,
+        project_id=None if context is None else context.scope.project,
+        token_id="" if context is None else context.token_id,
+        expires_at=None if context is None else context.expires_at,
+    )
 
 
 def _sentence(error: Exception) -> str:

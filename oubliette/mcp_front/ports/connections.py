@@ -1,0 +1,168 @@
+"""PortConnections: connections to open ports, on the node where each port is open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from oubliette.actors.ports.messages import PORTS, ConnectionOver, GuestStream, OpenConnection
+from oubliette.errors import OublietteError, Unavailable
+from oubliette.kit import ActorDead
+from oubliette.mcp_front.ports.host_names import mark_of
+from oubliette.tools.home_streams import open_at_home
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from oubliette.kit import Ref
+    from oubliette.tools.home_nodes import HomeNodes
+    from oubliette.tools.home_streams import HomeStream, StreamEnd
+
+KIND: Final = "port"
+"""Kind of the streams to the node where a port is open."""
+CONNECT_SECONDS: Final = 45.0  # for a connection into the container
+PIECE: Final = 64 * 1024  # bytes
+
+
+class _Greeting(msgspec.Struct, frozen=True):
+    """The first word of a node: the connection is open."""
+
+    port: int
+    principal: str
+
+
+class PortConnections:
+    """Opens connections for the browsers of this node, and for those of other nodes.
+
+    Args:
+        find: Name → a ref that is resolved at each send; for the PortsActor.
+    """
+
+    def __init__(self, find: Callable[[str], Ref]) -> None:
+        self._find = find
+        self.nodes: HomeNodes | None = None
+        """Nodes of the cluster; None: this server is alone. Set before the start."""
+
+    @property
+    def here(self) -> Ref:
+        """The owner of the ports that are open on this node."""
+        return self._find(PORTS)
+
+    async def owner(self, name: str) -> Ref:
+        """Return the owner of a port: if no other node has it, the one of this node.
+
+        Raises:
+            StorageUnavailable: the database does not answer.
+        """
+        node = await self._node(name)
+        return self.here if node is None or self.nodes is None else self.nodes.ref(node, PORTS)
+
+    async def _node(self, name: str) -> str | None:
+        mark = mark_of(name)
+        if mark is None or self.nodes is None:
+            return None
+        return await self.nodes.node_of_port(mark)
+
+    @contextlib.asynccontextmanager
+    async def opened(self, wanted: OpenConnection) -> AsyncGenerator[GuestStream]:
+        """Have a connection to a port for as long as the block.
+
+        Raises:
+            NotFound: the port is not open.
+            Forbidden: its owner is another one.
+            Unauthenticated: neither a cookie nor a key was presented.
+            LimitExceeded: there are too many connections.
+            OublietteError: it cannot be opened.
+        """
+        node = await self._node(wanted.name)
+        if node is None or self.nodes is None:
+            async with self._opened_here(wanted) as stream:
+                yield stream
+            return
+        given = msgspec.msgpack.encode(wanted)
+        async with open_at_home(self.nodes, node, KIND, given) as far:
+            greeting = msgspec.msgpack.decode(await far.read(), type=_Greeting)
+            ends = _FarEnds(far)
+            yield GuestStream(ends, ends, greeting.port, greeting.principal)
+
+    @contextlib.asynccontextmanager
+    async def _opened_here(self, wanted: OpenConnection) -> AsyncGenerator[GuestStream]:
+        try:
+            yield await self.here.ask(wanted, timeout=CONNECT_SECONDS)
+        finally:
+            over = ConnectionOver(name=wanted.name, connection_id=wanted.connection_id)
+            self.here.tell(over)
+
+    async def serve(self, given: bytes, end: StreamEnd) -> None:
+        """Carry the bytes of a connection that another node has asked for; the work of a stream."""
+        wanted = msgspec.msgpack.decode(given, type=OpenConnection)
+        async with self._opened_here(wanted) as stream:
+            greeting = _Greeting(stream.port, stream.principal)
+            await end.send(msgspec.msgpack.encode(greeting))
+            upload = asyncio.create_task(_upload(end, stream))
+            try:
+                while data := await stream.reader.read(PIECE):
+                    await end.send(data)
+            except ConnectionError as error:
+                raise Unavailable(f"the program has closed the connection: {error}") from error
+            finally:
+                upload.cancel()
+                await asyncio.gather(upload, return_exceptions=True)
+
+
+async def _upload(end: StreamEnd, stream: GuestStream) -> None:
+    """Pass on what the browser sends; a program that reads no more may still answer."""
+    open_ = True
+    while True:
+        data = (await end.receive()).data
+        if open_:
+            try:
+                stream.writer.write(data)
+                await stream.writer.drain()
+            except ConnectionError:
+                open_ = False
+
+
+class _FarEnds:
+    """Reader and writer of a connection on another node, as those of a connection of this one."""
+
+    def __init__(self, stream: HomeStream) -> None:
+        self._stream = stream
+        self._read = b""
+        self._written: list[bytes] = []
+
+    async def read(self, n: int) -> bytes:
+        """Return up to `n` bytes; empty: the end.
+
+        Raises:
+            ConnectionResetError: the connection has failed, or its node is lost.
+        """
+        if not self._read:
+            try:
+                self._read = await self._stream.read()
+            except OublietteError as error:
+                raise ConnectionResetError(str(error)) from error
+        taken, self._read = self._read[:n], self._read[n:]
+        return taken
+
+    def write(self, data: bytes) -> None:
+        """Keep bytes for the next `drain`."""
+        self._written.append(data)
+
+    async def drain(self) -> None:
+        """Send what was written; complete when there is room for more.
+
+        Raises:
+            ConnectionResetError: the node is lost.
+        """
+        data = b"".join(self._written)
+        self._written.clear()
+        if not data:
+            return
+        try:
+            await self._stream.write(data)
+        except ActorDead as error:
+            raise ConnectionResetError(str(error)) from error

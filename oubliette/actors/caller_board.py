@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class SharedCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a caller that all nodes share, as of the moment at which it was read."""
+    """State of a caller that all nodes share, as of the moment at which it was read.
+
+    It is that of keys of one reach: of those that are bound to a project, or of those that are not.
+    """
 
     node: str
     """Node of its newest provider."""
@@ -53,7 +56,11 @@ class CallerBoard(Protocol):
         """
         ...
 
-    async def read(self, principal: str, caller_id: str) -> SharedCaller | None:
+    async def projects(self, principal: str, caller_id: str) -> list[str]:
+        """Return the projects for whose bound keys a caller has a place of its own."""
+        ...
+
+    async def read(self, principal: str, caller_id: str, project: str) -> SharedCaller | None:
         """Return the state of a caller; None: no node knows it."""
         ...
 
@@ -61,6 +68,7 @@ class CallerBoard(Protocol):
         self,
         principal: str,
         caller_id: str,
+        project: str,
         *,
         grace: float,
         tools: Sequence[CallerTool] | None,
@@ -74,6 +82,7 @@ class CallerBoard(Protocol):
         Args:
             principal: Principal of the caller.
             caller_id: Its id.
+            project: That its keys are bound to; empty: to none.
             grace: Seconds for which it counts as present if this node is gone.
             tools: Tools that it provides; None: as before.
             delivered: Seq up to which it has received events here.
@@ -85,6 +94,7 @@ class CallerBoard(Protocol):
         self,
         principal: str,
         caller_id: str,
+        project: str,
         generation: int,
         *,
         seconds: float,
@@ -96,6 +106,7 @@ class CallerBoard(Protocol):
         Args:
             principal: Principal of the caller.
             caller_id: Its id.
+            project: That its keys are bound to; empty: to none.
             generation: Number of the provider.
             seconds: Time for which the caller still counts as present.
             reason: Reason why it is absent afterwards.
@@ -107,6 +118,7 @@ class CallerBoard(Protocol):
         self,
         principal: str,
         caller_id: str,
+        project: str,
         *,
         seconds: float,
         reason: str,
@@ -117,6 +129,7 @@ class CallerBoard(Protocol):
         Args:
             principal: Principal of the caller.
             caller_id: Its id.
+            project: That its keys are bound to; empty: to none.
             seconds: Time for which it counts as present at least; 0: it gave no sign of life.
             reason: Reason why it is absent afterwards, if it was absent before.
             tools: Tools that it provides; None: as before.

@@ -93,15 +93,20 @@ class SharedCallerBoard:
         return max(0.0, self._sure_at - time.monotonic(), self._unsteady())
 
     # ------------------------------------------------------------ questions
-    async def read(self, principal: str, caller_id: str) -> SharedCaller | None:
+    async def projects(self, principal: str, caller_id: str) -> list[str]:
+        """Return the projects for whose bound keys a caller has a place of its own."""
+        return await self._ask(listener_rows.projects_of, principal, caller_id)
+
+    async def read(self, principal: str, caller_id: str, project: str) -> SharedCaller | None:
         """Return the state of a caller; None: no node knows it."""
-        row = await self._ask(listener_rows.listener_of, principal, caller_id)
+        row = await self._ask(listener_rows.listener_of, principal, caller_id, project)
         return None if row is None else _shared(row)
 
     async def open(
         self,
         principal: str,
         caller_id: str,
+        project: str,
         *,
         grace: float,
         tools: Sequence[CallerTool] | None,
@@ -119,6 +124,7 @@ class SharedCallerBoard:
             principal,
             caller_id,
             self._fence,
+            project=project,
             grace=grace,
             tools=_text(tools),
             delivered=delivered,
@@ -130,6 +136,7 @@ class SharedCallerBoard:
         self,
         principal: str,
         caller_id: str,
+        project: str,
         generation: int,
         *,
         seconds: float,
@@ -142,6 +149,7 @@ class SharedCallerBoard:
             principal,
             caller_id,
             generation,
+            project=project,
             seconds=seconds,
             reason=reason,
             delivered=delivered,
@@ -152,6 +160,7 @@ class SharedCallerBoard:
         self,
         principal: str,
         caller_id: str,
+        project: str,
         *,
         seconds: float,
         reason: str,
@@ -163,6 +172,7 @@ class SharedCallerBoard:
             principal,
             caller_id,
             self._fence.node,
+            project=project,
             seconds=seconds,
             reason=reason,
             tools=_text(tools),
@@ -198,10 +208,10 @@ class SharedCallerBoard:
             self._loop.call_soon_threadsafe(function, *args)
 
     def _changed(self, payload: str) -> None:
-        change, _, key = payload.partition(" ")
+        change, project, key = payload.split(" ", 2)
         ref = self._system.lookup(f"{_CALLERS}/{key}")
         if ref is not None:  # another one reads the state when it starts
-            _tell(ref, CallerChanged(change=int(change)))
+            _tell(ref, CallerChanged(change=int(change), project_id=project or None))
 
     def _unknown(self) -> None:
         if self._connected:  # not for the first time: it was away

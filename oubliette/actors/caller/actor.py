@@ -23,7 +23,7 @@ from oubliette.actors.caller.messages import (
     NextEvents,
     OpenListener,
 )
-from oubliette.actors.caller.presence import CallerPresence
+from oubliette.actors.caller.presence import PresenceByReach
 from oubliette.actors.caller.presence_watch import BOARD_MESSAGES, CheckPresence, PresenceWatch
 from oubliette.actors.caller.reader import events_of, open_requests
 from oubliette.actors.messages import (
@@ -96,7 +96,7 @@ class CallerActor(Actor):
         """By the project that their rights are restricted to; None: the unrestricted one."""
         subscribe = Subscribe(caller_key=caller_key(principal, caller_id), name=self.name)
         self._subscription = LogSubscription(self, store, reader, subscribe)
-        self._presence = CallerPresence(config.stream_grace_seconds, config.poll_grace_seconds)
+        self._presence = PresenceByReach(config.stream_grace_seconds, config.poll_grace_seconds)
         self._watch = PresenceWatch(
             self,
             self._presence,
@@ -105,8 +105,6 @@ class CallerActor(Actor):
             board=board,
             on_superseded=self._supersede,
         )
-        self._shared = self._watch.shared
-        """The caller's place on the board of a cluster; None: there is one node."""
         self._begun = False
         """Whether it has been subscribed; the database may be away when it starts."""
         self._last_used = 0.0
@@ -117,7 +115,7 @@ class CallerActor(Actor):
         """Subscribe to the log; a restarted actor gives its listeners time to come back."""
         self._last_used = self.clock.monotonic()
         if self._memory.delivered or self._memory.tracked:
-            self._presence.seen(self._last_used)
+            self._presence.of(None).seen(self._last_used)
         self.after(IDLE_SECONDS, _CheckIdle())
         last = await self._subscription.begin()
         if last is not None:
@@ -126,7 +124,7 @@ class CallerActor(Actor):
     async def _begin(self, last: int, early: Sequence[Event] = ()) -> None:
         """Go on after the event `last`, at which it was subscribed for the first time."""
         self._delivery.restart(last, early)
-        row = None if self._shared is None else await self._shared.begin()
+        row = await self._watch.begin()
         if not self._memory.delivered:
             self._memory.delivered = min(last, (row and row.delivered) or last)
         self._begun = True
@@ -167,14 +165,11 @@ class CallerActor(Actor):
         self._last_used = self.clock.monotonic()
         if not self._begun:
             self._subscription.check()
-        # The board of a cluster has one place for a caller, for keys of all rights.
-        scope = message.project_id if self._shared is None else None
-        if message.tools is not None and scope is not None:
-            self._memory.project_tools[scope] = message.tools
-        elif message.tools is not None:
-            self._memory.tools = message.tools
-            if self._shared is not None:
-                self._shared.tools_changed()
+        scope, shared = message.project_id, self._watch.row(message.project_id)
+        if message.tools is not None:
+            self._memory.provide(scope, message.tools)
+            if shared is not None:
+                shared.tools_changed()
         provides = message.mode == "provide"
         head = self._delivery.head
         # A cursor beyond the log comes from another server: it would never receive an event.
@@ -186,8 +181,8 @@ class CallerActor(Actor):
                 requests = await open_requests(self._reader, self._principal, self._caller_id)
                 before = head if after is None else after if message.again else 0
                 again = await events_of(self._reader, requests, before)
-        if provides and self._shared is not None:
-            await self._shared.open(stream=message.kind == "stream", head=head)
+        if provides and shared is not None:
+            await shared.open(stream=message.kind == "stream", head=head)
         listener = Listener(
             message.listener_id,
             provides=provides,
@@ -210,22 +205,23 @@ class CallerActor(Actor):
             self._providers[scope] = listener
             self._leave_out()
             self._watch.opened(listener)
-        if self._shared is not None:
-            if provides and self._shared.superseded:
-                self._supersede()
-            self._shared.compare()
+        if shared is not None:
+            if provides and shared.superseded:
+                self._supersede(scope)
+            shared.compare()
         return ListenerOpened(cursor=listener.cursor, redelivered=len(listener.again))
 
     @property
     def _restricted(self) -> frozenset[str]:
-        """The projects with a provider of their own."""
-        return frozenset(scope for scope in self._providers if scope is not None)
+        """The projects with a provider of their own, here or on another node."""
+        here = frozenset(scope for scope in self._providers if scope is not None)
+        return here | self._watch.provided_elsewhere()
 
     def _leave_out(self) -> None:
         if (unrestricted := self._providers.get(None)) is not None:
             unrestricted.left_out = self._restricted
 
-    def _supersede(self, scope: str | None = None) -> None:
+    def _supersede(self, scope: str | None) -> None:
         older = self._providers.pop(scope, None)
         if older is not None:
             self._watch.superseded(older)
@@ -289,6 +285,7 @@ class CallerActor(Actor):
     @handles(*BOARD_MESSAGES)
     def _board_message(self, message: Message) -> None:
         self._watch.take(message)
+        self._leave_out()
 
     # ------------------------------------------------------------ the rest
     def _watch_recent(self) -> None:
@@ -309,12 +306,9 @@ class CallerActor(Actor):
             self._delivery.forget()
 
     @handles(GetCaller)
-    def _get(self, message: GetCaller) -> CallerState | None:
-        if self._shared is None:
-            return self._state(message)
+    def _get(self, message: GetCaller) -> None:
         deferred = self.defer()
-        self._shared.look(lambda: deferred.set(self._state(message)))
-        return None
+        self._watch.look(lambda: deferred.set(self._state(message)), message.project_id)
 
     def _state(self, asked: GetCaller) -> CallerState:
         now = self.clock.monotonic()

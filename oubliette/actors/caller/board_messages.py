@@ -19,6 +19,8 @@ T = TypeVar("T")
 class BoardAnswered(Message):
     """From the CallerActor to itself: state of the caller on the board."""
 
+    project_id: str | None
+    """Project that the keys of this place are bound to; None: to none."""
     row: SharedCaller | None
     opened: bool
     """Whether it was asked to open a provider."""
@@ -27,11 +29,21 @@ class BoardAnswered(Message):
 class BoardFailed(Message):
     """From the CallerActor to itself: the board did not answer."""
 
+    project_id: str | None
     reason: str
 
 
 class BoardDue(Message):
     """From the CallerActor to itself: time to compare with the board again."""
+
+    project_id: str | None
+
+
+class BoardPlaces(Message):
+    """From the CallerActor to itself: the projects for whose bound keys the board has places."""
+
+    projects: tuple[str, ...] | None
+    """None: the board did not answer."""
 
 
 class BoardPort(Protocol):

@@ -34,6 +34,17 @@ class CallerMemory:
     delivered: int = 0
     """Seq up to which a provider received events."""
 
+    def provided(self, project_id: str | None) -> tuple[CallerTool, ...] | None:
+        """Return the tools that came with keys which are restricted to a project, or to none."""
+        return self.tools if project_id is None else self.project_tools.get(project_id)
+
+    def provide(self, project_id: str | None, tools: tuple[CallerTool, ...]) -> None:
+        """Replace the tools that came with keys which are restricted to a project, or to none."""
+        if project_id is None:
+            self.tools = tools
+        else:
+            self.project_tools[project_id] = tools
+
     def tools_for(
         self, project_id: str | None, *, restricted: bool
     ) -> tuple[CallerTool, ...] | None:

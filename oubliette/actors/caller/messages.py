@@ -29,7 +29,7 @@ class OpenListener(Message, Reply[ListenerOpened]):
     """To a CallerActor: open a listener. A provider ends the one before it with `superseded`.
 
     One whose right is restricted to a project ends one of the same right only, and gets the
-    requests of that project in place of the unrestricted one. In a cluster there is one provider.
+    requests of that project in place of the unrestricted one.
     """
 
     listener_id: str
@@ -108,6 +108,8 @@ class CallerChanged(Message):
 
     change: int | None = None
     """Number of the change; None: changes may have been missed."""
+    project_id: str | None = None
+    """Project that the keys of the changed place are bound to; None: to none."""
 
 
 class CallersUnknown(Message):

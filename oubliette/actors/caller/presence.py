@@ -10,8 +10,51 @@ from __future__ import annotations
 import math
 
 
+class PresenceByReach(dict[str | None, "CallerPresence"]):
+    """Presence of one caller by keys that are bound to a project, and by those that are not (None).
+
+    It is present as long as it is so by keys of any reach.
+    """
+
+    def __init__(self, stream_grace: float, poll_grace: float) -> None:
+        super().__init__({None: CallerPresence(stream_grace, poll_grace)})
+        self._grace = stream_grace, poll_grace
+
+    def of(self, project_id: str | None) -> CallerPresence:
+        """Return the presence by keys of this reach."""
+        if project_id not in self:
+            self[project_id] = CallerPresence(*self._grace)
+        return self[project_id]
+
+    @property
+    def known(self) -> bool:
+        """Whether it was ever present, as far as this server knows."""
+        return any(each.known for each in self.values())
+
+    @property
+    def held(self) -> bool:
+        """Whether a provider is open here."""
+        return any(each.held for each in self.values())
+
+    @property
+    def reason(self) -> str:
+        """Reason why it is absent, if it is: of where it was present last."""
+        return max(self.values(), key=CallerPresence.until).reason
+
+    def held_elsewhere(self, now: float) -> bool:
+        """Return whether a provider is open on another node."""
+        return any(each.held_elsewhere(now) for each in self.values())
+
+    def until(self) -> float:
+        """Return the time at which it is absent, infinite while a provider is open here."""
+        return max(each.until() for each in self.values())
+
+    def present(self, now: float) -> bool:
+        return now < self.until()
+
+
 class CallerPresence:
-    """Presence of one caller. Times are those of one monotonic clock, in seconds."""
+    """Presence of one caller by keys of one reach. Times are monotonic, in seconds."""
 
     def __init__(self, stream_grace: float, poll_grace: float) -> None:
         self.stream_grace = stream_grace

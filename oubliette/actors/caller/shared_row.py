@@ -35,14 +35,15 @@ log = structlog.get_logger("oubliette.callers")
 
 
 class SharedRow:
-    """Part of a CallerActor for its caller's place on the board; same lifetime.
+    """Part of a CallerActor for its caller's place on the board, for keys of one reach.
 
     Args:
         port: The actor.
         board: The board.
-        presence: Presence of the caller, as the actor knows it.
+        presence: Presence of the caller by such keys, as the actor knows it.
         memory: Tools of the caller, and what it has received.
         key: Principal and id of the caller.
+        project_id: Project that the keys are bound to; None: to none.
         on_superseded: Called when another node has a newer provider than this one.
     """
 
@@ -54,13 +55,15 @@ class SharedRow:
         memory: CallerMemory,
         *,
         key: tuple[str, str],
+        project_id: str | None,
         on_superseded: Callable[[], object],
     ) -> None:
         self._port = port
         self._board = board
         self._presence = presence
         self._memory = memory
-        self._key = key
+        self._key = (*key, project_id or "")
+        self._project_id = project_id
         self._on_superseded = on_superseded
         self._row: SharedCaller | None = None
         self._row_until = -math.inf
@@ -117,6 +120,12 @@ class SharedRow:
             self._take(row, opened=True)
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing is known of the caller by such keys, here or on the board."""
+        known = self._row is not None or self._presence.known or self._tools_unsaved
+        return not (known or self._asking)
+
+    @property
     def superseded(self) -> bool:
         """Whether the newest provider is one of another node."""
         row = self._row
@@ -131,7 +140,7 @@ class SharedRow:
     def tools_changed(self) -> None:
         """Record that the caller's tools were replaced here; `compare` or `open` writes them."""
         row = self._row
-        mine = self._memory.tools
+        mine = self._memory.provided(self._project_id)
         self._tools_unsaved = mine is not None and (row is None or row.tools != mine)
 
     @property
@@ -199,7 +208,7 @@ class SharedRow:
         now = self._now()
         self._row_until = now + row.seconds
         if row.tools is not None and not self._tools_unsaved:
-            self._memory.tools = row.tools
+            self._memory.provide(self._project_id, row.tools)
         if self._mine(row):
             if opened or self._presence.held:
                 self._generation = row.generation
@@ -230,8 +239,8 @@ class SharedRow:
         work, opened = question
         self._port.pipe_to_self(
             work,
-            lambda row: BoardAnswered(row=row, opened=opened),
-            lambda error: BoardFailed(reason=str(error)),
+            lambda row: BoardAnswered(project_id=self._project_id, row=row, opened=opened),
+            lambda error: BoardFailed(project_id=self._project_id, reason=str(error)),
         )
 
     def _question(self) -> tuple[Coroutine[None, None, SharedCaller | None], bool] | None:
@@ -289,7 +298,7 @@ class SharedRow:
     def _unsaved_tools(self) -> tuple[CallerTool, ...] | None:
         """Return the tools that are to be written now, if any."""
         unsaved, self._tools_unsaved = self._tools_unsaved, False
-        return self._memory.tools if unsaved else None
+        return self._memory.provided(self._project_id) if unsaved else None
 
     def _failed(self, reason: str) -> None:
         log.warning("caller not shared with the other nodes now", caller=self._key, reason=reason)
@@ -301,7 +310,7 @@ class SharedRow:
     def _wait(self, seconds: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._port.after(seconds, BoardDue())
+        self._timer = self._port.after(seconds, BoardDue(project_id=self._project_id))
 
     def _mine(self, row: SharedCaller) -> bool:
         return row.held and row.node == self._board.node

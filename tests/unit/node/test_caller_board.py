@@ -7,6 +7,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from oubliette.actors.caller.messages import (
@@ -24,7 +25,7 @@ from oubliette.actors.store.actor import StoreActor, Transact
 from oubliette.config.schema import CallersConfig
 from oubliette.kit import Actor, System, handles
 from oubliette.records import CallerTool, Event
-from oubliette.runtime.store.operations import AppendEvents, PutCallerRequest
+from oubliette.runtime.store.operations import AppendEvents, PutCallerRequest, PutSession
 from oubliette.runtime.store.reader import Reader
 from tests.unit.runtime.store import samples
 
@@ -37,6 +38,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.requires("postgres")]
 
 WAIT = 20.0
 ADD = (CallerTool(name="add", description="Add."),)
+SUBTRACT = (CallerTool(name="subtract", description="Subtract."),)
 
 
 class Waiting(Actor):
@@ -81,6 +83,11 @@ class CallerNode:
 
     async def state(self) -> CallerState:
         return await (await self.caller()).ask(GetCaller())
+
+    async def tools(self, project_id: str) -> tuple[CallerTool, ...] | None:
+        """The tools of a session of a project that a key bound to it has started."""
+        asked = GetCaller(project_id=project_id, restricted=True)
+        return (await (await self.caller()).ask(asked)).tools
 
     async def until(self, condition: Callable[[CallerState], bool]) -> CallerState:
         """Ask for the state until it is so; nobody tells."""
@@ -234,6 +241,56 @@ async def test_observers_supersede_nobody_and_make_nobody_present(postgres_url) 
         assert [event.index for event in (await waits).events] == [0]
         await a.close("provider")
         assert not (await b.until(lambda state: not state.present)).provided
+
+
+# ---------------------------------------------------------------- the reach of keys
+async def test_a_bound_key_on_one_node_takes_over_no_wider_key_on_another(postgres_url) -> None:
+    """Steps: a wide provider on a; a narrow one on b, and a newer narrow one on a; that one ends."""
+    async with node(postgres_url, "a") as a, node(postgres_url, "b") as b:
+        session = msgspec.structs.replace(samples.session(project_id="proj"), id="s")
+        await a.store.ask(Transact(ops=(PutSession(session),)))
+        await a.open("wide", tools=ADD)
+        await b.open("narrow", project_id="proj", tools=SUBTRACT)
+        for each in (a, b):
+            assert await each.tools("proj") == SUBTRACT
+            assert await each.tools("other") == ADD
+        wide = asyncio.ensure_future(a.next("wide"))
+        await b.commit(0)
+        assert [event.index for event in (await b.next("narrow")).events] == [0]
+        ends = asyncio.ensure_future(b.next("narrow", after=10**9))
+        await a.open("newer", project_id="proj")
+        assert (await ends).ended == "superseded"
+        assert not wide.done()
+        await a.close("newer")
+        await b.commit(1)
+        assert [event.index for event in (await wide).events] == [1]
+
+
+async def test_a_wider_key_on_one_node_takes_over_no_bound_key_on_another(postgres_url) -> None:
+    async with node(postgres_url, "a") as a, node(postgres_url, "b") as b:
+        await a.open("narrow", project_id="proj", tools=SUBTRACT)
+        narrow = asyncio.ensure_future(a.next("narrow"))
+        await b.open("wide", tools=ADD)
+        await b.open("wider", tools=ADD)
+        assert (await a.state()).provided
+        assert not narrow.done()
+        narrow.cancel()
+
+
+async def test_a_caller_is_present_on_all_nodes_while_a_key_of_any_reach_listens(
+    postgres_url,
+) -> None:
+    settings = {"stream_grace_seconds": 0.1, "poll_grace_seconds": 0.2}
+    async with (
+        node(postgres_url, "a", **settings) as a,
+        node(postgres_url, "b", **settings) as b,
+    ):
+        await b.caller()
+        await a.open("narrow", project_id="proj")
+        state = await b.until(lambda state: state.present)
+        assert state.provided
+        await a.close("narrow")
+        assert (await b.until(lambda state: not state.present)).reason == "it disconnected"
 
 
 # ---------------------------------------------------------------- presence

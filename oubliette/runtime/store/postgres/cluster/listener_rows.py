@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 CHANNEL: Final = "oubliette_callers"
-"""Channel on which changes are notified, as `<change> <principal>/<caller_id>`."""
+"""Channel on which changes are notified, as `<change> <project> <principal>/<caller_id>`; the
+project is empty for keys that are bound to none."""
 FORGET_SECONDS: Final = 3600.0
 """Time after which an absent caller is forgotten."""
 
 _ROW: Final = """
-listeners.principal, listeners.caller_id, listeners.node, generation, change, held,
+listeners.principal, listeners.caller_id, listeners.project, listeners.node, generation, change,
+held,
 greatest(
   CASE WHEN held THEN grace + (
     SELECT extract(epoch FROM lease_until - clock_timestamp()) FROM nodes
@@ -38,11 +40,11 @@ greatest(
 _OPEN: Final = f"""
 WITH mine AS (SELECT nextval('listener_generations') AS generation)
 INSERT INTO listeners
-  (principal, caller_id, node, generation, held, seen_until, grace, tools, delivered)
-SELECT %(principal)s, %(caller)s, nodes.name, mine.generation, true, clock_timestamp(),
+  (principal, caller_id, project, node, generation, held, seen_until, grace, tools, delivered)
+SELECT %(principal)s, %(caller)s, %(project)s, nodes.name, mine.generation, true, clock_timestamp(),
   %(grace)s, %(tools)s, %(delivered)s
 FROM mine, nodes WHERE nodes.name = %(node)s AND nodes.epoch = %(epoch)s FOR KEY SHARE OF nodes
-ON CONFLICT (principal, caller_id) DO UPDATE SET
+ON CONFLICT (principal, caller_id, project) DO UPDATE SET
   node = excluded.node, generation = excluded.generation, held = true,
   seen_until = excluded.seen_until, grace = excluded.grace,
   tools = coalesce(excluded.tools, listeners.tools),
@@ -55,21 +57,26 @@ RETURNING {_ROW}
 _RELEASE: Final = f"""
 UPDATE listeners SET held = false, reason = %s, delivered = %s,
   seen_until = clock_timestamp() + %s * interval '1 second'
-WHERE principal = %s AND caller_id = %s AND generation = %s AND held
+WHERE principal = %s AND caller_id = %s AND project = %s AND generation = %s AND held
 RETURNING {_ROW}
 """  # noqa: S608 - ours
 _NOTE: Final = f"""
-INSERT INTO listeners (principal, caller_id, node, generation, seen_until, reason, tools)
-VALUES (%(principal)s, %(caller)s, %(node)s, 0,
+INSERT INTO listeners (principal, caller_id, project, node, generation, seen_until, reason, tools)
+VALUES (%(principal)s, %(caller)s, %(project)s, %(node)s, 0,
   clock_timestamp() + %(seconds)s * interval '1 second', %(reason)s, %(tools)s)
-ON CONFLICT (principal, caller_id) DO UPDATE SET
+ON CONFLICT (principal, caller_id, project) DO UPDATE SET
   reason = CASE WHEN listeners.held OR listeners.seen_until > clock_timestamp() OR %(seconds)s = 0
     THEN listeners.reason ELSE excluded.reason END,
   seen_until = greatest(listeners.seen_until, excluded.seen_until),
   tools = coalesce(excluded.tools, listeners.tools)
 RETURNING {_ROW}
 """  # noqa: S608 - ours
-_FIND: Final = f"SELECT {_ROW} FROM listeners WHERE principal = %s AND caller_id = %s"  # noqa: S608
+_FIND: Final = f"""
+SELECT {_ROW} FROM listeners WHERE principal = %s AND caller_id = %s AND project = %s
+"""  # noqa: S608 - ours
+_PROJECTS: Final = """
+SELECT project FROM listeners WHERE principal = %s AND caller_id = %s AND project <> ''
+"""
 _CURRENT: Final = "SELECT 1 FROM nodes WHERE name = %s AND epoch = %s"
 _FORGET: Final = """
 DELETE FROM listeners
@@ -83,6 +90,7 @@ def open_provider(
     caller_id: str,
     by: NodeFence,
     *,
+    project: str = "",
     grace: float,
     tools: str | None,
     delivered: int,
@@ -97,6 +105,7 @@ def open_provider(
         principal: Principal of the caller.
         caller_id: Its id.
         by: Epoch of the node to which it is connected.
+        project: That its key is bound to; empty: to none.
         grace: Seconds for which it counts as present if that node is gone.
         tools: Tools that it provides, as JSON; None: as before.
         delivered: Seq up to which it has received events from this node.
@@ -109,6 +118,7 @@ def open_provider(
     values = {
         "principal": principal,
         "caller": caller_id,
+        "project": project,
         "node": by.node,
         "epoch": by.epoch,
         "grace": grace,
@@ -120,7 +130,7 @@ def open_provider(
     if row is not None:
         return _record(row)
     # A newer one was there first, or the node has ended.
-    found = listener_of(connection, principal, caller_id)
+    found = listener_of(connection, principal, caller_id, project)
     if found is None or connection.execute(_CURRENT, by.parameters).fetchone() is None:
         raise StaleNode(
             f"epoch {by.epoch} of node {by.node} has ended", hint="start the node again"
@@ -134,6 +144,7 @@ def release_provider(
     caller_id: str,
     generation: int,
     *,
+    project: str = "",
     seconds: float,
     reason: str,
     delivered: int,
@@ -145,6 +156,7 @@ def release_provider(
         principal: Principal of the caller.
         caller_id: Its id.
         generation: Generation of the provider.
+        project: That its key is bound to; empty: to none.
         seconds: Time for which the caller still counts as present; earlier signs do not count.
         reason: Reason why it is absent afterwards.
         delivered: Seq up to which it has received events.
@@ -153,9 +165,9 @@ def release_provider(
         psycopg.Error: the database failed.
     """
     row = connection.execute(
-        _RELEASE, (reason, delivered, seconds, principal, caller_id, generation)
+        _RELEASE, (reason, delivered, seconds, principal, caller_id, project, generation)
     ).fetchone()
-    return listener_of(connection, principal, caller_id) if row is None else _record(row)
+    return listener_of(connection, principal, caller_id, project) if row is None else _record(row)
 
 
 def note_caller(
@@ -164,6 +176,7 @@ def note_caller(
     caller_id: str,
     node: str,
     *,
+    project: str = "",
     seconds: float,
     reason: str,
     tools: str | None,
@@ -175,6 +188,7 @@ def note_caller(
         principal: Principal of the caller.
         caller_id: Its id.
         node: Node on which it called.
+        project: That its key is bound to; empty: to none.
         seconds: Time for which it counts as present at least; 0: it gave no sign of life.
         reason: Reason why it is absent afterwards, if it was absent before.
         tools: Tools that it provides, as JSON; None: as before.
@@ -185,6 +199,7 @@ def note_caller(
     values = {
         "principal": principal,
         "caller": caller_id,
+        "project": project,
         "node": node,
         "seconds": seconds,
         "reason": reason,
@@ -195,13 +210,31 @@ def note_caller(
     return _record(row)
 
 
-def listener_of(connection: Connection, principal: str, caller_id: str) -> ListenerRow | None:
-    """Return the row of a caller; None: no node knows it.
+def projects_of(connection: Connection, principal: str, caller_id: str) -> list[str]:
+    """Return the projects for whose bound keys a caller has rows.
 
     Raises:
         psycopg.Error: the database failed.
     """
-    row = connection.execute(_FIND, (principal, caller_id)).fetchone()
+    found = connection.execute(_PROJECTS, (principal, caller_id))
+    return [project for (project,) in found.fetchall()]
+
+
+def listener_of(
+    connection: Connection, principal: str, caller_id: str, project: str = ""
+) -> ListenerRow | None:
+    """Return the row of a caller; None: no node knows it.
+
+    Args:
+        connection: Any connection.
+        principal: Principal of the caller.
+        caller_id: Its id.
+        project: That its key is bound to; empty: to none.
+
+    Raises:
+        psycopg.Error: the database failed.
+    """
+    row = connection.execute(_FIND, (principal, caller_id, project)).fetchone()
     return None if row is None else _record(row)
 
 
@@ -215,10 +248,12 @@ def forget_listeners(connection: Connection, seconds: float = FORGET_SECONDS) ->
 
 
 def _record(row: tuple[Any, ...]) -> ListenerRow:
-    principal, caller_id, node, generation, change, held, seconds, reason, tools, delivered = row
+    principal, caller_id, project, node, generation, change, held, seconds = row[:8]
+    reason, tools, delivered = row[8:]
     return ListenerRow(
         principal=principal,
         caller_id=caller_id,
+        project=project,
         node=node,
         generation=generation,
         change=change,

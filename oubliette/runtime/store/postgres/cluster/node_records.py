@@ -83,6 +83,8 @@ class ListenerRow(Record, frozen=True):
 
     principal: str
     caller_id: str
+    project: str
+    """Project that its keys are bound to; empty: to none."""
     node: str
     """Node of its newest provider."""
     generation: int

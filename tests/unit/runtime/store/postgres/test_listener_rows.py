@@ -142,16 +142,16 @@ def test_changes_are_notified_with_their_number_and_nothing_else_is(connection, 
     ears = connect()
     ears.execute("LISTEN oubliette_callers")
     opened = listen(connection, a)
-    assert heard(ears) == [f"{opened.change} p/me"]
+    assert heard(ears) == [f"{opened.change}  p/me"]
     again = listen(connection, a)
-    assert heard(ears) == [f"{again.change} p/me"]
+    assert heard(ears) == [f"{again.change}  p/me"]
     assert listener_of(connection, "p", "me").change == again.change
     connection.execute("UPDATE listeners SET delivered = 12")
     assert release(connection, opened.generation).change == again.change
     assert heard(ears) == []
     released = release(connection, again.generation)
     noted = note(connection, "b", 10)
-    assert heard(ears) == [f"{released.change} p/me", f"{noted.change} p/me"]
+    assert heard(ears) == [f"{released.change}  p/me", f"{noted.change}  p/me"]
     assert opened.change < again.change < released.change < noted.change
 
 

@@ -179,7 +179,8 @@ class ExplorationActor(Actor):
                 self._tell(member.session_id, root)
         self.watch(self._branch(message.node))
         self._watch_time()
-        self._look_for_unseen()
+        if not message.asks or UNSEEN in self._nodes.values():
+            self._look_for_unseen()
 
     def _count(self, member: BranchMember) -> None:
         session_id = member.session_id

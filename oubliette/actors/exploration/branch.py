@@ -144,11 +144,11 @@ class BranchActor(Actor):
     def _found(self, message: _TreeOpened) -> None:
         self._tree = self._homes.ref(message.node, self.name)
         self.watch(self._tree)
-        self._tree.tell(JoinTree(node=self._homes.name, members=tuple(self._members.values())))
-        held, self._held = self._held, []
+        held, self._held = [each for each in self._held if not each[1].done], []
+        members = tuple(self._members.values())
+        self._tree.tell(JoinTree(node=self._homes.name, members=members, asks=bool(held)))
         for reserve, answer in held:
-            if not answer.done:
-                self._ask(reserve, answer)
+            self._ask(reserve, answer)
         self._end_unless_used()
 
     @handles(_TreeNotOpened)

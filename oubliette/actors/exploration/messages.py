@@ -95,6 +95,8 @@ class JoinTree(Message):
 
     node: str
     members: tuple[BranchMember, ...]
+    asks: bool = False
+    """Whether a request for a place follows: the tree stays although nothing of it lives."""
 
 
 class PassToMember(Message):

@@ -236,6 +236,16 @@ async def test_a_tree_ends_on_both_nodes_with_the_last_of_its_sessions(scene: Sc
         await scene.world.until(lambda node=node: not node.has_tree())
 
 
+async def test_a_session_is_resumed_on_another_node_although_all_of_its_tree_has_ended(
+    scene: Scene,
+) -> None:
+    await scene.world.put(PutSession(msgspec.structs.replace(scene.root, status="completed")))
+    scene.a.tell(SessionFinished(session_id=scene.root.id))
+    await scene.world.until(lambda: not scene.a.has_tree())
+    await scene.begin(scene.b, "gogol_b", new=False)
+    assert (await scene.usage())["max_agents_at_once"] == 1
+
+
 async def test_a_tree_that_starts_again_learns_what_lives_on_the_other_node(scene: Scene) -> None:
     """One that is in no store yet counts too, and one that waits for its children takes no slot."""
     await scene.begin(scene.b, "gogol_b")

@@ -73,13 +73,6 @@ class Subscribe(Message, Reply[None]):
     name: str
 
 
-class Unsubscribe(Message, Reply[None]):
-    """Cancel a subscription."""
-
-    caller_key: str
-    name: str
-
-
 class FollowLog(Message, Reply[None]):
     """Send `LogGrew` to the actor `name` after each commit that added events to the log.
 
@@ -106,18 +99,6 @@ class GetRunningSince(Message, Reply[float]):
     0 if they always did. No request can be answered in an outage of the storage, so each that
     has a deadline gets its whole time after one.
     """
-
-
-class SubscribeState(Message, Reply[StoreState]):
-    """Send every change to the actor `name`, as `StoreStateChanged`; answered with the state."""
-
-    name: str
-
-
-class StoreStateChanged(Message):
-    """From the store to the subscribers of its state."""
-
-    state: StoreState
 
 
 class _WriterEnded(Message):
@@ -161,7 +142,6 @@ class StoreActor(Actor):
         self._subscribers: dict[str, set[str]] = {}
         self._followers: dict[str | None, set[str]] = {}
         """By session, None for all sessions: names of the actors that get `LogGrew`."""
-        self._state_subscribers: set[str] = set()
         self._watched: set[str] = set()
         self._tail: LogTail | None = None
         """Of a database that other machines write to: what it reads is published, in its order."""
@@ -243,15 +223,6 @@ class StoreActor(Actor):
         self._watch(message.name)
         self._wanted.set()
 
-    @handles(Unsubscribe)
-    def _unsubscribe(self, message: Unsubscribe) -> None:
-        names = self._subscribers.get(message.caller_key)
-        if names is not None:
-            names.discard(message.name)
-            if not names:
-                del self._subscribers[message.caller_key]
-        self._note_wanted()
-
     @handles(FollowLog)
     def _follow(self, message: FollowLog) -> None:
         self._followers.setdefault(message.session_id, set()).add(message.name)
@@ -269,7 +240,6 @@ class StoreActor(Actor):
 
     def _forget(self, name: str) -> None:
         self._watched.discard(name)
-        self._state_subscribers.discard(name)
         self._behind.pop(name, None)
         for key in [key for key, names in self._subscribers.items() if name in names]:
             self._subscribers[key].discard(name)
@@ -368,12 +338,6 @@ class StoreActor(Actor):
         self._awaiting.append(self.defer())
         return None
 
-    @handles(SubscribeState)
-    def _subscribe_state(self, message: SubscribeState) -> StoreState:
-        self._state_subscribers.add(message.name)
-        self._watch(message.name)
-        return self._state
-
     def _state_changed(self, state: State, reason: str) -> None:
         self._state = StoreState(state=state, reason=reason)
         if state == "closed":
@@ -386,13 +350,6 @@ class StoreActor(Actor):
             awaiting, self._awaiting = self._awaiting, []
             for each in awaiting:
                 each.set(self._running_since)
-        for name in self._state_subscribers:
-            ref = self.system.lookup(name)
-            if ref is not None:
-                try:
-                    ref.tell(StoreStateChanged(state=self._state))
-                except MailboxFull:
-                    log.warning("store state not reported", name=name)
 
     @handles(_WriterEnded)
     def _writer_ended(self, message: _WriterEnded) -> Any:

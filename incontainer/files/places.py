@@ -14,7 +14,6 @@ import stat
 DEEPEST = 200  # folders above each other; each is an open descriptor
 LINKS = 40  # links that one path may lead through, as in the kernel
 FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-UNOPENED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 REASONS = {
     errno.ENOENT: "missing",

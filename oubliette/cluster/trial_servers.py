@@ -25,7 +25,6 @@ from oubliette.runtime.files.home import HomeLock
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-MOST_NODES: Final = 20
 MOST_BYTES: Final = 35
 """Length of the folder's path: 107 bytes, which a socket's may have, less what Ray appends."""
 CONNECTIONS: Final = 40

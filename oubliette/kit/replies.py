@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     ExcInfo = (
         tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
     )
-
-
-class Answerable(Protocol):
-    """Interface of `Envelope.reply_to`; Pykka's futures have it, except `done` and `on_gone`."""
-
-    def set(self, value: Any = None) -> None:
-        """Answer with a value."""
-        ...
-
-    def set_exception(self, exc_info: ExcInfo | None = None) -> None:
-        """Answer with an error; the one being handled if None is given."""
-        ...
 
 
 class LoopReply:

@@ -14,7 +14,6 @@ from oubliette.contract.project import Answers, BranchInfo
 from oubliette.kit import Message, Reply
 from oubliette.records import (
     AgentChoice,
-    CallerRequest,
     CallerTool,
     Conversation,
     Event,
@@ -465,44 +464,3 @@ class SubscriptionEnded(Message):
 
     name: str
     reason: str
-
-
-__all__ = [
-    "AnswerCallerTool",
-    "AnswerPermission",
-    "CallerDisconnected",
-    "CallerRequest",
-    "CallerSeen",
-    "CloneProgressed",
-    "CloseSubscription",
-    "CreateProject",
-    "DeleteProject",
-    "DeleteWorkspace",
-    "EndSession",
-    "EventsCommitted",
-    "EventsDeleted",
-    "FetchRepository",
-    "GetCloneProgress",
-    "GetProblem",
-    "GetSession",
-    "Idempotency",
-    "InterruptSession",
-    "ListBranches",
-    "OpenCaller",
-    "OpenProject",
-    "OpenSubscription",
-    "Outcome",
-    "ReadEvents",
-    "RepositoryFetched",
-    "ServeRepository",
-    "SessionEvents",
-    "SpawnResult",
-    "SpawnSession",
-    "SubscriptionEnded",
-    "SubscriptionOpened",
-    "TrackRequest",
-    "UntrackRequest",
-    "UpdateProject",
-    "caller_actor_name",
-    "caller_key",
-]

@@ -25,13 +25,13 @@ def show(
     import msgspec
 
     from oubliette.config.loader import find_home, flat, load
-    from oubliette.config.schema import SECTIONS_OF_PACKAGES, SECTIONS_OF_TABLES
     from oubliette.config.secret_names import (
         url_passwords_hidden,
         url_to_show,
         value_to_show,
         without_secrets,
     )
+    from oubliette.config.sections import SECTIONS_OF_PACKAGES, SECTIONS_OF_TABLES
 
     place = find_home(home)
     loaded = load(place)

@@ -8,13 +8,10 @@ import msgspec
 
 from oubliette.config.container_options import ContainerOptions, ContainerOverrides
 from oubliette.config.field_docs import field_docs
-from oubliette.config.schema import (
-    FILE_NAME,
+from oubliette.config.schema import FILE_NAME, AcpConfig, Config, CredentialConfig
+from oubliette.config.sections import (
     SECTIONS_OF_PACKAGES,
     SECTIONS_OF_TABLES,
-    AcpConfig,
-    Config,
-    CredentialConfig,
     duration_keys,
     sections,
     table_kind,

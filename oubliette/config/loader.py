@@ -27,11 +27,10 @@ import msgspec
 
 from oubliette.config.container_options import ContainerOptions, ContainerOverrides, given
 from oubliette.config.field_docs import field_docs
-from oubliette.config.schema import (
-    FILE_NAME,
+from oubliette.config.schema import FILE_NAME, Config
+from oubliette.config.sections import (
     SECTIONS_OF_PACKAGES,
     SECTIONS_OF_TABLES,
-    Config,
     duration_keys,
     is_setting,
     sections,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from oubliette.config.schema import SECTIONS_OF_PACKAGES
+from oubliette.config.sections import SECTIONS_OF_PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

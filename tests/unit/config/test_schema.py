@@ -17,6 +17,7 @@ from oubliette.config import schema as config_schema
 from oubliette.config.container_options import given as given_in
 from oubliette.config.loader import find_home, load
 from oubliette.config.schema import Config
+from oubliette.config.sections import SECTIONS_OF_PACKAGES, SECTIONS_OF_TABLES
 from oubliette.errors import ConfigError
 
 NOTHING: dict[str, str] = {}
@@ -237,12 +238,12 @@ def test_the_schema_has_every_key_with_a_word_about_it() -> None:
     }
     assert keys == set(loader.schema_keys())
     sections = dict(schema["properties"])
-    for name in config_schema.SECTIONS_OF_TABLES:
+    for name in SECTIONS_OF_TABLES:
         part = sections.pop(name)
         assert part["additionalProperties"] is False
         assert part["description"]
         (tables,) = part["patternProperties"].values()
-        if name in config_schema.SECTIONS_OF_PACKAGES:
+        if name in SECTIONS_OF_PACKAGES:
             assert tables == {"type": "object"}  # a package knows its keys
         else:
             sections[f"{name}.*"] = tables

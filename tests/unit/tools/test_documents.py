@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from oubliette.config import json_schema
+from oubliette.config import json_schema, sections
 from oubliette.config import schema as config_schema
 from oubliette.config.field_docs import field_docs
 from oubliette.tools.registry import TABLE, input_schema, output_schema
@@ -38,7 +38,7 @@ def test_every_tool_is_described_with_all_it_takes_and_gives() -> None:
 def test_every_key_of_the_configuration_is_described() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
     for name, part in json_schema.schema()["properties"].items():
-        if name in config_schema.SECTIONS_OF_TABLES:
+        if name in sections.SECTIONS_OF_TABLES:
             continue
         table = section(page, f"[{name}]")
         named = re.findall(r"^\| `(\w+)` \|", table, re.M)

@@ -145,7 +145,13 @@ def _first(arguments: list[str]) -> str:
 def run(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that `docs/command-line.md` documents."""
     standard_streams.repair()
-    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        _run(sys.argv[1:] if arguments is None else arguments)
+    finally:
+        standard_streams.flush()
+
+
+def _run(given: list[str]) -> NoReturn:
     if given[:1] == ["help"]:  # as git, gh and docker have it
         given = [*given[1:], "--help"]
     as_json = usage.wants_json(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -132,16 +133,22 @@ def print_fields(fields: dict[str, Any]) -> None:
 
 
 def print_error(error: OublietteError) -> None:
-    """Print the error and its hint on stderr; as JSON with `-o json`."""
+    """Print the error and its hint on stderr; as JSON with `-o json`.
+
+    If stderr is full, or its reader is gone, the exit code is the only sign of it.
+    """
+    with contextlib.suppress(OSError):
+        sys.stderr.write(_told(error))
+
+
+def _told(error: OublietteError) -> str:
     if is_json():
         body = {"code": error.code, "message": error.message, "hint": error.hint}
-        sys.stderr.write(as_json({"error": body}) + "\n")
-        return
+        return as_json({"error": body}) + "\n"
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     mark = "\x1b[31merror:\x1b[0m" if colour else "error:"
-    sys.stderr.write(f"{mark} {clean(error.message)}\n")
-    if error.hint:
-        sys.stderr.write(f"hint: {clean(error.hint)}\n")
+    hint = f"hint: {clean(error.hint)}\n" if error.hint else ""
+    return f"{mark} {clean(error.message)}\n{hint}"
 
 
 def note(text: str) -> None:

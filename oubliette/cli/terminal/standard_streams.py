@@ -36,14 +36,15 @@ def use_utf8() -> None:
 
 
 def flush() -> None:
-    """Write what is left on stdout; if that fails, forget it, or Python complains at its end."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        with contextlib.suppress(OSError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
+    """Write what is left; if that fails, forget it, or Python complains and ends with code 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
 
 
 def _set(stream: TextIO, **options: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.errors import ConfigError
+from oubliette.errors import ConfigError, NotFound
 from oubliette.mcp_front.transport.http_server import HttpServer
 from tests.unit.cli.command_line import Run
 
@@ -159,6 +159,13 @@ def test_a_full_output_is_one_sentence(home: Path) -> None:
         )
     assert (done.returncode, done.stderr.count("\n")) == (1, 2)
     assert done.stderr.startswith("error: No space left on device")
+
+
+def test_a_full_stderr_changes_no_exit_code(home: Path) -> None:
+    command = [sys.executable, "-m", "oubliette", "project", "list", "--home", str(home)]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (NotFound.exit_code, b"")
 
 
 def test_input_that_is_no_text_is_wrong_usage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -283,7 +283,7 @@ class Growth:
     def list_keys(self) -> None:
         services: Any = SimpleNamespace(keys=self.keys, nodes=None)
         context: Any = None
-        listed = self.wait(token_list.handler(services, context, TokenList()))
+        listed = self.wait(token_list.handler(services, context, TokenList(limit=20)))
         assert listed.tokens
 
     def measure_files(self) -> None:

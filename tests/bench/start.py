@@ -3,6 +3,9 @@
 The floor of the start is a bare uvicorn with an application of one line, started in turn with
 ours. Both are asked for `/health` from the first moment on, over and over, by the same client.
 Processor seconds, which a busy machine changes less, stand beside the wall clock's.
+
+A home of 20 projects in which sessions live is started too, and again once five of the projects are
+broken: of this only the ratio of the processor seconds is told.
 """
 
 from __future__ import annotations
@@ -21,12 +24,26 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from oubliette.testing.server import ServerProcess
 from tests.callers import HttpCaller
 
-LIMITS = {"health seconds": 1.0, "stop seconds": 1.0, "MB per 100 sessions": 5.0}
+LIMITS = {
+    "health seconds": 1.0,
+    "stop seconds": 1.0,
+    "MB per 100 sessions": 5.0,
+    "with broken projects": 1.3,
+}
+PROJECTS = 20
+BROKEN = (
+    "projects/{}",
+    "projects/{}/workspaces",
+    "projects/{}/workspaces/{}",
+    "projects/{}/workspaces/{}/.rlm-context",
+    "homes/{}",
+)
+"""Folders of one project each in whose place is a file."""
 DEADLINE = 60.0
 BARE = """
 import sys, uvicorn
@@ -159,6 +176,45 @@ async def memory(sessions: int) -> float:
             return (_private_mb(server.pid) - before) * 100 / sessions
 
 
+async def with_broken(rounds: int) -> float:
+    """Ratio of the processor seconds until all projects are listed, with and without broken ones."""
+    async with ServerProcess() as server:
+        await server.start()
+        async with HttpCaller(server.url, server.token("admin")) as caller:
+            for number in range(PROJECTS):
+                made = await caller.call("project_create", name=f"p{number}", init_git=False)
+                spawned = await caller.call(
+                    "session_spawn", project_id=made["id"], prompt="say hi", new_session=True
+                )
+                await _turn(caller, spawned["session_id"])
+        projects = await _listed(server)
+
+        async def start() -> float:
+            server.signal(signal.SIGTERM)
+            await server.ended(DEADLINE)
+            await server.start()
+            broken = [each for each in await _listed(server) if each["problem"]]
+            assert len(broken) == (len(BROKEN) if put else 0)
+            return _processor(server.pid)
+
+        put = False
+        sound = statistics.median([await start() for _ in range(rounds)])
+        server.signal(signal.SIGTERM)
+        await server.ended(DEADLINE)
+        for each, path in zip(projects, BROKEN, strict=False):
+            place = server.home / path.format(each["id"], each["default_workspace_id"])
+            place.rename(place.with_name(f"{place.name}.was"))
+            place.write_text("no folder")
+        put = True
+        await server.start()
+        return statistics.median([await start() for _ in range(rounds)]) / sound
+
+
+async def _listed(server: ServerProcess) -> list[dict[str, Any]]:
+    async with HttpCaller(server.url, server.token("admin")) as caller:
+        return (await caller.call("project_list", limit=PROJECTS))["projects"]
+
+
 async def _turn(caller: HttpCaller, session_id: str) -> None:
     since = -1
     while True:
@@ -178,6 +234,7 @@ def main() -> int:
     ours, bare = lives(options.rounds)
     us, floor = (Life(*map(statistics.median, zip(*each))) for each in (ours, bare))
     grown = asyncio.run(memory(options.sessions))
+    broken = asyncio.run(with_broken(options.rounds))
     print(f"{'':34}{'ours':>8}{'floor':>8}{'ratio':>8}{'wanted':>8}")
     rows = [
         ("start to /health, seconds", us.health, floor.health, LIMITS["health seconds"]),
@@ -185,6 +242,7 @@ def main() -> int:
         ("start to /ready, seconds", us.ready, None, None),
         ("idle SIGTERM to the end, seconds", us.stop, floor.stop, LIMITS["stop seconds"]),
         ("MB for 100 idle sessions", grown, None, LIMITS["MB per 100 sessions"]),
+        ("5 of 20 projects broken, to none", broken, None, LIMITS["with broken projects"]),
     ]
     for name, value, least, wanted in rows:
         ratio = "" if not least else f"{value / least:.1f}"
@@ -192,7 +250,11 @@ def main() -> int:
             f"{name:34}{value:8.2f}{'' if least is None else f'{least:.2f}':>8}{ratio:>8}"
             f"{'' if wanted is None else f'{wanted:.1f}':>8}"
         )
-    print(json.dumps({"ours": us._asdict(), "floor": floor._asdict(), "mb_per_100": grown}))
+    print(
+        json.dumps(
+            {"ours": us._asdict(), "floor": floor._asdict(), "mb_per_100": grown, "broken": broken}
+        )
+    )
     return 0
 
 

@@ -221,14 +221,20 @@ async def test_a_project_that_is_opened_on_a_full_disk_is_used_once_there_is_roo
 
 
 BROKEN = {
-    "a file for the workspaces": ("workspaces", lambda path: path.write_text("x")),
-    "a FIFO for a workspace": ("workspaces/{}", os.mkfifo),
-    "a link for shared data": ("workspaces/{}/.rlm-context", lambda path: path.symlink_to("away")),
+    "a file for the workspaces": ("projects/{}/workspaces", lambda path: path.write_text("x")),
+    "a FIFO for a workspace": ("projects/{}/workspaces/{}", os.mkfifo),
+    "a link for shared data": (
+        "projects/{}/workspaces/{}/.rlm-context", lambda path: path.symlink_to("away"),
+    ),
+    "a link to nothing for the project": (
+        "projects/{}", lambda path: path.symlink_to("nowhere"),
+    ),
+    "a file for the HOMEs": ("homes/{}", lambda path: path.write_text("x")),
 }  # fmt: skip
 
 
 @pytest.mark.whole
-async def test_of_eighteen_projects_three_are_broken_and_the_others_are_served(
+async def test_of_twenty_projects_five_are_broken_and_the_others_are_served(
     server: ServerProcess,
 ) -> None:
     await server.start()
@@ -241,8 +247,8 @@ async def test_of_eighteen_projects_three_are_broken_and_the_others_are_served(
         assert await server.stop() == 0
         for project, case in broken.items():
             path, put = BROKEN[case]
-            place = server.home / "projects" / project / path.format(default[project])
-            place.rename(place.with_name("was"))
+            place = server.home / path.format(project, default[project])
+            place.rename(place.with_name(f"{place.name}.was"))
             put(place)
         await server.start()
         await caller.listen()

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import sys
 import threading
+from time import perf_counter
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pykka")
 
-TURN = 16
-"""Messages that an actor handles before it yields to the others of its loop."""
+TURN = 0.0005
+"""Seconds for which an actor handles messages before it yields to the others of its loop."""
 
 
 class StopFlag:
@@ -122,18 +123,18 @@ class AsyncioActor(pykka.Actor):
         inbox, receive = self.actor_inbox, self._actor_receive
         items, stopped = inbox.items, cast("StopFlag", self.actor_stopped)
         new_waiter = self._actor_task.get_loop().create_future
-        turn = 0
+        until = perf_counter() + TURN
         while not stopped.flag:
             if not items:  # checked after each wake-up: it may be a late one
-                turn = 0
                 inbox.waiter = waiter = new_waiter()
                 await waiter
+                until = perf_counter() + TURN
                 continue
-            if turn >= TURN:
-                turn = 0
+            if perf_counter() >= until:
                 await asyncio.sleep(0)
-                continue
-            turn += 1
+                until = perf_counter() + TURN
+                if not items or stopped.flag:
+                    continue
             envelope = inbox.get()
             try:
                 answer = receive(envelope)

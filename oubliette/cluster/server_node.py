@@ -18,6 +18,7 @@ from oubliette.actors.store.actor import GetStoreState
 from oubliette.cluster.node_context import LOST_EXIT
 from oubliette.config.loader import load
 from oubliette.errors import ConfigError, InvalidParameter
+from oubliette.kit.fair_loop import run_fairly
 from oubliette.node.spec import NodeSpec
 from oubliette.runtime.files.home import prepare
 from oubliette.runtime.store.postgres.cluster import nodes
@@ -61,6 +62,7 @@ async def serve(context: NodeContext, *, runtime: ContainerRuntime | None = None
     prepare(home)
     config = (await asyncio.to_thread(load, home)).config
     spec = NodeSpec(name=start.node, transport=context.transport)
+    run_fairly(asyncio.get_running_loop())
     async with running(home, config, node=spec, runtime=runtime) as server:
         context.handler = NodeRequests(server).answer
         context.ready = True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
 import structlog
 
 from oubliette.kit.errors import ActorDead, ActorError, UnhandledMessage, format_error
+from oubliette.kit.fair_loop import working_for
 from oubliette.kit.mailbox import Envelope
 from oubliette.kit.messages import (
     Down,
@@ -108,6 +109,8 @@ class Actor(PlacedActor):
         self._actor_phase = "new"
         self._actor_context = context = system.context.copy()
         context.run(current_scope.set, self)
+        if whose := working_for.get():
+            context.run(working_for.set, whose)
         self._actor_children = _NONE
         self._actor_jobs = _NO_MEMBERS
         self._actor_timers = _NO_MEMBERS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ class LoopBridge:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self._context = contextvars.Context()
         self.thread = threading.get_ident()
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         # Re-entrant, since a finalizer may send a message while this thread holds it.
@@ -35,7 +37,7 @@ class LoopBridge:
             self._run()
         elif wake:
             try:
-                self.loop.call_soon_threadsafe(self._run)
+                self.loop.call_soon_threadsafe(self._run, context=self._context)
             except RuntimeError:
                 # The loop was closed without its System. Waiting calls must still be refused.
                 self.close()

@@ -107,7 +107,7 @@ class McpApp:
         self._ready = ready
         self._names = HostPolicy(config.server)
         self.quotas = Quotas(config.callers, claims, shares)
-        self._authenticator = Authenticator(keys, self.quotas.turn)
+        self._authenticator = Authenticator(keys)
         self.port_connections = PortConnections(find)
         """Connections to open ports, of this node's browsers and of those of other nodes."""
         self._ports = PortSite(config.ports.base_url, self.port_connections, self._authenticator)
@@ -216,14 +216,12 @@ class McpApp:
             if (name := self._ports.hosts.name_of(host)) is not None:
                 await self._ports(name, scope, receive, send)
                 return
-            await self.quotas.turn()
             await error_responses.refuse(
                 send, 421, "that Host is not a name of this server; server.allowed_hosts adds names"
             )
             return
         origin = header(headers, b"origin")
         if not self._names.trusts_origin(origin):
-            await self.quotas.turn()
             await error_responses.refuse(
                 send, 403, "pages of that Origin are not trusted;"
                 " server.allowed_origins adds some"
@@ -240,7 +238,6 @@ class McpApp:
             case path if self._git is not None and path.startswith(GIT):
                 await self._git.answer(scope, receive, send)
             case path:
-                await self.quotas.turn()
                 await self._answer_anybody(path, send)
 
     async def _answer_anybody(self, path: str, send: Send) -> None:
@@ -287,7 +284,6 @@ class McpApp:
             await challenge.refuse_key(send, error.message, given=given is not None)
             return
         connection_of(scope).admitted(who.context.principal)
-        await self.quotas.turn(who.context.principal)
         if self._stopping:
             await error_responses.refuse(
                 send, 503, "server stopping", headers=[_CLOSE, RETRY_AFTER]

@@ -12,7 +12,7 @@ from oubliette.tools.auth import scopes
 from oubliette.tools.spec import CallContext
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Iterable
     from contextlib import AbstractAsyncContextManager
 
     from oubliette.mcp_front.interfaces import KeyChecks
@@ -59,16 +59,10 @@ class AuthenticatedKey:
 
 
 class Authenticator:
-    """Authentication of Authorization headers.
+    """Authentication of Authorization headers; `verify` returns the token of a key."""
 
-    Args:
-        keys: Checks of keys.
-        turn: Awaited before a refusal: those of a flood are answered a few at a turn of the loop.
-    """
-
-    def __init__(self, keys: KeyChecks, turn: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, keys: KeyChecks) -> None:
         self.verify, self.while_good = keys
-        self._turn = turn
         self._known: dict[str, tuple[Token, CallContext]] = {}
 
     async def admit(self, authorization: bytes | None) -> AuthenticatedKey:
@@ -77,13 +71,6 @@ class Authenticator:
         Raises:
             Unauthenticated: no key, or one that is invalid on this transport.
         """
-        try:
-            return await self._admit(authorization)
-        except Unauthenticated:
-            await self._turn()
-            raise
-
-    async def _admit(self, authorization: bytes | None) -> AuthenticatedKey:
         if (
             authorization is None
             or len(authorization) > MAX_KEY

@@ -6,10 +6,8 @@ database is away, and calls and streams by shares, which cost nothing for most o
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Final
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING
 
 from oubliette import ids
 from oubliette.actors.shares import ShareLimit
@@ -19,10 +17,6 @@ if TYPE_CHECKING:
     from oubliette.actors.claims import Claims
     from oubliette.actors.shares import Shares
     from oubliette.config.schema import CallersConfig
-
-BEGUN_AT_ONCE: Final = 4
-"""Requests of one principal that are begun at one turn of the loop while it is the only one here;
-otherwise it is one. A turn costs a tenth of a small call."""
 
 
 class SlotCounter:
@@ -154,26 +148,6 @@ class Quotas:
         self._calls = SlotCounter("in_flight", self._max_calls, shares)
         self._streams = SlotCounter("streams", self._max_calls, shares)
         self.listeners: Counter[str] = Counter()
-        self._turns: WeakValueDictionary[tuple[str, int], asyncio.Semaphore] = WeakValueDictionary()
-
-    async def turn(self, principal: str = "") -> None:
-        """Wait until a request of this principal may be begun: one at each turn of the loop.
-
-        Otherwise a hundred that arrive together are all worked on before the next one of others,
-        and each step of another call waits for as many of these as are begun at a turn. Those of
-        all clients without a good key (no principal) are answered a few at a turn too.
-        """
-        most = 1 if principal and self._others(principal) else BEGUN_AT_ONCE
-        async with self._turns.setdefault((principal, most), asyncio.Semaphore(most)):
-            await asyncio.sleep(0)
-
-    def _others(self, principal: str) -> bool:
-        """Whether another principal has a call, a stream or a listener here."""
-        return any(
-            each != principal
-            for used in (self.calls, self.streams, self.listeners)
-            for each in used
-        )
 
     @property
     def calls(self) -> Counter[str]:

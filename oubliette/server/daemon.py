@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from oubliette.errors import OublietteError
+from oubliette.kit.fair_loop import run_fairly
 from oubliette.runtime import heap
 from oubliette.server import running
 
@@ -49,6 +50,7 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
         OublietteError: as `running`, and when a critical part has failed permanently.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
+    run_fairly(asyncio.get_running_loop())
     async with contextlib.AsyncExitStack() as stack:
         stop = stack.enter_context(stop_signals())
         server = await _started(stack, running(home, config), stop)

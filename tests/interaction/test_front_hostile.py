@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from oubliette.json_values import MAX_VALUES
+from oubliette.kit.fair_loop import run_fairly
 from oubliette.mcp_front.transport import error_responses, http_protocol, open_connections
 from tests.callers import HttpCaller, ToolFailed
 from tests.http_client import HttpClient, HttpError
@@ -576,52 +577,38 @@ async def again(w, flood, who):
     return writer, ask
 
 
-@pytest.mark.parametrize("others", [True, False])
-async def test_while_others_are_here_one_request_of_a_principal_is_begun_at_a_turn(others):
-    """Each step of their calls waits for as many as are begun at a turn of the loop."""
-    async with world() as w, contextlib.AsyncExitStack() as flood, asyncio.timeout(60):
-        alice = await flood.enter_async_context(w.caller())
-        clients = [await again(w, flood, "mallory") for _ in range(40)]
-        held = [asyncio.ensure_future(alice.call("wait"))] if others else []
-        while held and ("alice", "wait") not in w.calls:
-            await asyncio.sleep(0)
-        w.calls.clear()
-        for writer, ask in clients:
-            writer.write(ask)
-        seen = [0]
-        while seen[-1] < len(clients):
-            await asyncio.sleep(0)
-            seen.append(len(w.calls))
-        most = max(b - a for a, b in itertools.pairwise(seen))
-        assert most == 1 if others else 1 < most <= 4
-        w.gate.set()
-        await asyncio.gather(*held)
-
-
-@pytest.mark.parametrize("kind", ["wrong key", "other host", "health", "unknown path"])
-async def test_requests_without_a_good_key_are_answered_a_few_at_a_time(kind, monkeypatch):
-    answered, answer = [], error_responses.answer_json
+@pytest.mark.parametrize("kind", ["good key", "wrong key", "other host", "health", "unknown path"])
+async def test_a_request_waits_for_few_of_a_flood_that_came_before_it(kind, monkeypatch):
+    """Of another principal, or of clients without a good key."""
+    served, answer = [], error_responses.answer_json
 
     async def noted(*args, **more):
-        answered.append(1)
+        served.append(1)
         await answer(*args, **more)
 
     monkeypatch.setattr(error_responses, "answer_json", noted)
+    run_fairly(asyncio.get_running_loop())
     path = {"health": "/health", "unknown path": "/other"}.get(kind, "/mcp")
     host = "elsewhere" if kind == "other host" else "localhost"
     ask = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer wrong\r\n\r\n".encode()
     async with world() as w, contextlib.AsyncExitStack() as flood, asyncio.timeout(60):
-        writers = [(await connected(w, ask, answered=True))[1] for _ in range(40)]
-        for writer in writers:
-            flood.callback(writer.close)
-        answered.clear()
+        writers: list[asyncio.StreamWriter] = []
+        alice, question = await again(w, flood, "alice")
+        for _ in range(60):
+            if kind == "good key":
+                writer, ask = await again(w, flood, "mallory")
+            else:
+                _, writer = await connected(w, ask, answered=True)
+                flood.callback(writer.close)
+            writers.append(writer)
+        w.calls.clear()
+        served.clear()
         for writer in writers:
             writer.write(ask)
-        seen = [0]
-        while seen[-1] < len(writers):
+        alice.write(question)
+        while ("alice", "echo") not in w.calls:
             await asyncio.sleep(0)
-            seen.append(len(answered))
-        assert max(b - a for a, b in itertools.pairwise(seen)) <= 4
+        assert len(w.calls) + len(served) <= 20
 
 
 @pytest.mark.parametrize("kind", ["wrong key", "no key", "health", "unknown path", "other host"])
@@ -654,18 +641,6 @@ async def test_a_connection_without_a_good_key_has_a_rate_of_its_own(kind, monke
                 await asyncio.sleep(0)
         monkeypatch.setattr(http_protocol, "STRANGER_RATE", 4.0)
         assert await asked_again(3) >= 0.45  # the first two that are too many
-
-
-async def test_requests_of_one_principal_are_begun_a_few_at_a_time():
-    """So that one of another principal, which comes after a hundred, does not wait for all."""
-    async with world() as w, contextlib.AsyncExitStack() as flood, asyncio.timeout(60):
-        clients = [await again(w, flood, who) for who in [*["mallory"] * 60, "alice"]]
-        w.calls.clear()
-        for writer, ask in clients:
-            writer.write(ask)
-        while ("alice", "echo") not in w.calls:
-            await asyncio.sleep(0)
-        assert len(w.calls) <= 20
 
 
 async def test_connections_in_use_of_one_principal_keep_nobody_out():

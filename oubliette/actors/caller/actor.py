@@ -42,6 +42,7 @@ from oubliette.actors.store.subscription import (
     Subscribed,
 )
 from oubliette.kit import Actor, Down, Message, handles
+from oubliette.kit.fair_loop import working_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,6 +114,7 @@ class CallerActor(Actor):
 
     async def on_start(self) -> None:
         """Subscribe to the log; a restarted actor gives its listeners time to come back."""
+        working_for.set(self._principal)
         self._last_used = self.clock.monotonic()
         if self._memory.delivered or self._memory.tracked:
             self._presence.of(None).seen(self._last_used)

@@ -28,6 +28,7 @@ from oubliette.errors import InvalidParameter
 from oubliette.incontainer import wire
 from oubliette.json_values import check_values, is_fit, parse
 from oubliette.kit import Actor, ActorDead, Message, handles
+from oubliette.kit.fair_loop import working_for
 from oubliette.kit.retry import backoff_delay
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ MAX_IN_WORK: Final = 64
 """Requests of one link that wait for their answers; the next is begun when one of them has it."""
 MAX_AHEAD: Final = 256
 """Further ones that are read: the cancellation of a call may be behind them."""
-PORTION: Final = 16  # lines that are handled before others have their turn
+PORTION: Final = 4  # lines that are handled before others have their turn
 LINES_OF_A_CALL: Final = 2
 """Lines that a link may send for each call that a key may make: the call, and its cancellation."""
 _BACKOFF: Final = wait_exponential_jitter(multiplier=0.01, max=2.0, jitter=0.02)
@@ -107,6 +108,7 @@ class SessionConnectionActor(Actor):
 
     async def on_start(self) -> None:
         """Start to connect."""
+        working_for.set(self._spec.principal)
         self._begin()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:

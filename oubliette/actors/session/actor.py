@@ -80,6 +80,7 @@ from oubliette.actors.store.outages import once_back, tell_running_since
 from oubliette.errors import Conflict, LimitExceeded
 from oubliette.failpoints import failpoint
 from oubliette.kit import Actor, Down, Message, handles
+from oubliette.kit.fair_loop import working_for
 from oubliette.runtime.store.operations import PutIdempotency
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class SessionActor(Actor):
             self.stop()
             return
         record = stored.record
+        working_for.set(record.principal)
         self.writer = self.log.open(stored, kept)
         self._log_counted = self.writer.log_bytes
         self.active()

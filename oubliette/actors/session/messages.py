@@ -199,6 +199,8 @@ class OpenLink(Message, Reply[None]):
     """Name of the SessionActor."""
     secret: str
     """Secret with which the agent's client proves its identity to the relay."""
+    principal: str = ""
+    """Principal of the session, for which the link works."""
 
 
 class CloseLink(Message):

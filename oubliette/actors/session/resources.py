@@ -72,6 +72,7 @@ class SessionResources:
             depth=record.depth,
             session=self._session.name,
             secret=record.pairing_secret,
+            principal=record.principal,
         )
         # Repeated to a SocketActor that is being restarted: its memory has only what it received.
         self._session.pipe_to_self(

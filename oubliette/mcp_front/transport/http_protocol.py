@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import structlog
 
+from oubliette.kit.fair_loop import working_for
 from oubliette.mcp_front.transport.open_connections import OpenConnections
 from oubliette.mcp_front.transport.taken_connection import TakenConnection
 
@@ -143,6 +144,7 @@ class GuardedProtocol(_Parsing):
         self._phase_timer: asyncio.TimerHandle | None = None
         self._phase_ends = 0.0
         self._begun = False
+        self._principal = ""
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unsent = 0
         self._deaf = False
@@ -161,8 +163,16 @@ class GuardedProtocol(_Parsing):
         self._enter("head")
 
     def admitted(self, principal: str) -> None:
-        """Keep the connection open as one of this principal: it has shown a good key."""
+        """Keep the connection open as one of this principal: it has shown a good key.
+
+        The current task, and what is read from then on, works for the principal.
+        """
         self.table.admitted(self, principal)
+        working_for.set(principal)
+        if principal != self._principal and not self.flow.read_paused:
+            self._principal = principal
+            self.transport.pause_reading()
+            self.transport.resume_reading()
         self.timeout_keep_alive = self.config.timeout_keep_alive
 
     async def in_rate(self) -> None:

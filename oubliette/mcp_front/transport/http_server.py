@@ -11,6 +11,7 @@ import structlog
 import uvicorn
 
 from oubliette.errors import ConfigError
+from oubliette.kit.fair_loop import working_for
 from oubliette.mcp_front.transport.http_protocol import Deadlines, guarded
 from oubliette.mcp_front.transport.listen_errors import listen_hint
 
@@ -25,6 +26,8 @@ ACCEPTED_AT_ONCE: Final = 4
 KEEP_ALIVE: Final = 65  # seconds that an idle connection is kept: longer than clients keep theirs
 MAX_HEAD: Final = 32 * 1024  # bytes of a request's head
 LAST_SECOND: Final = 1.0
+STRANGERS: Final = "(without a key)"
+"""All clients of which no good key is known, where the loop's time is shared (`fair_loop`)."""
 
 log = structlog.get_logger("oubliette.front")
 
@@ -113,7 +116,9 @@ class HttpServer:
         server = self._uvicorn
         server.config.load()
         server.lifespan = server.config.lifespan_class(server.config)
+        token = working_for.set(STRANGERS)
         await server.startup(sockets=[self._socket])
+        working_for.reset(token)
         self._socket.listen(BACKLOG)  # the loop has asked the kernel for as few as it accepts
 
     async def stop(self, grace: float) -> None:

@@ -15,15 +15,13 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 from oubliette.errors import Unavailable
+from oubliette.kit.fair_loop import working_for
 
 T = TypeVar("T")
 
-reads_for: Final = ContextVar("reads_for", default="")
-"""The principal for which the current task reads; empty: the server itself."""
 _CLOSED: Final = "the store is closed"
 _Settle = Callable[[object, BaseException | None], None]
 _Job = tuple[Callable[[], object], _Settle]
@@ -85,7 +83,7 @@ class ReaderThreads:
                 self._threads.append(thread)
                 self._idle += 1
                 thread.start()
-            self._waiting.setdefault(reads_for.get(), deque()).append((read, settle))
+            self._waiting.setdefault(working_for.get(), deque()).append((read, settle))
             self._wake.put(True)
 
     def _next(self) -> _Job | None:

@@ -20,10 +20,10 @@ import structlog
 
 from oubliette import ids
 from oubliette.errors import Forbidden, NotFound, Unauthenticated
+from oubliette.kit.fair_loop import working_for
 from oubliette.records import Principal, Token
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.operations import PutPrincipal, PutToken, RevokeToken
-from oubliette.runtime.store.reader_threads import reads_for
 from oubliette.tools.auth import scopes
 from oubliette.tools.auth.last_uses import LastUses
 from oubliette.tools.auth.running_calls import REFUSED, RunningCalls
@@ -154,7 +154,7 @@ class ApiKeys:
         if not self._good(found, transport, session_id):
             raise Unauthenticated(REFUSED)
         self._uses.touch(found.id)
-        reads_for.set(found.principal)
+        working_for.set(found.principal)
         return found
 
     def recognise(self, key: str) -> Token:

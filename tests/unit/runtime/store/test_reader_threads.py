@@ -9,8 +9,9 @@ import threading
 import pytest
 
 from oubliette.errors import Unavailable
+from oubliette.kit.fair_loop import working_for
 from oubliette.runtime.store import Database
-from oubliette.runtime.store.reader_threads import ReaderThreads, reads_for
+from oubliette.runtime.store.reader_threads import ReaderThreads
 
 pytestmark = pytest.mark.anyio
 
@@ -54,10 +55,10 @@ async def test_many_reads_of_one_principal_hold_up_none_of_another():
     order: list[str] = []
 
     def read(whose: str) -> asyncio.Future[None]:
-        reads_for.set(whose)
+        working_for.set(whose)
         return threads.run(lambda: order.append(whose))
 
-    reads_for.set("many")
+    working_for.set("many")
     first = threads.run(lambda: go.wait(10))
     reads = [read("many") for _ in range(50)] + [read("few") for _ in range(2)]
     go.set()

@@ -13,9 +13,9 @@ from oubliette import ids
 from oubliette.actors.ports.messages import PORTS, OpenPort, PortInfo, PortLink
 from oubliette.errors import Forbidden, NotFound, Unauthenticated
 from oubliette.kit import Actor, handles
+from oubliette.kit.fair_loop import working_for
 from oubliette.records import Session, Token
 from oubliette.runtime.store.operations import PutSession, RevokeToken
-from oubliette.runtime.store.reader_threads import reads_for
 from oubliette.testing.clock import VirtualClock
 from oubliette.tools.auth import scopes
 from oubliette.tools.auth.api_keys import ApiKeys
@@ -65,12 +65,12 @@ async def test_the_reads_of_a_task_are_those_of_the_key_that_it_was_admitted_wit
     """At every door: over HTTP, for git, at an open port, and on an agent's link."""
     keys = [await bench.keys.create(name=who, scope=WRITE, principal=who) for who in ("a", "b")]
     bench.keys.verify(keys[0].key, "http")
-    assert reads_for.get() == "a"
+    assert working_for.get() == "a"
     await bench.keys.verify_on_link(keys[1].key, ids.new_id(ids.SESSION))
-    assert reads_for.get() == "b"
+    assert working_for.get() == "b"
     with pytest.raises(Unauthenticated):
         bench.keys.verify(keys[0].key + "x", "http")
-    assert reads_for.get() == "b"
+    assert working_for.get() == "b"
 
 
 async def test_keys_outlive_the_process(bench: Bench) -> None:

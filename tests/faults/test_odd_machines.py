@@ -1,6 +1,7 @@
 """A server under random combinations of odd conditions works, or ends with one sentence.
 
-`python -m tests.faults.test_odd_machines SEED…` tries seeds, and `CONDITION…` conditions by name.
+`python -m tests.faults.test_odd_machines 7 100-199` tries seeds, and `"umask 077"` a condition by its
+name; the exit code is 1 if a server neither worked nor ended with a sentence.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
+SOAK = os.environ.get("OUBLIETTE_SOAK") == "1"
 START_SECONDS = 120.0
 TURN_SECONDS = 120.0
 STOP_SECONDS = 60.0
@@ -100,6 +102,40 @@ CONDITIONS = {
         {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/nonexistent"}
     ),
     "hash seed": Condition({"PYTHONHASHSEED": "0", "PYTHONMALLOC": "debug"}),
+    "warnings are errors": Condition(flags=("-W", "error")),
+    "bytes are no text": Condition(flags=("-bb",)),
+    "output in UTF-16": Condition({"PYTHONIOENCODING": "utf-16"}),
+    "keys of TLS are logged": Condition({"SSLKEYLOGFILE": "/nonexistent/keys"}),
+    "within a hook of git": Condition(
+        {
+            "GIT_DIR": "/nonexistent/.git",
+            "GIT_WORK_TREE": "/",
+            "GIT_INDEX_FILE": "/nonexistent/index",
+        }
+    ),
+    "git tells what it does": Condition({"GIT_TRACE": "1", "GIT_CONFIG_GLOBAL": "/nonexistent"}),
+    "library that is not there": Condition({"LD_PRELOAD": "/nonexistent/library.so"}),
+    "variables of systemd": Condition(
+        {
+            "NOTIFY_SOCKET": "/nonexistent",
+            "LISTEN_FDS": "3",
+            "LISTEN_PID": "1",
+            "WATCHDOG_USEC": "1",
+        }
+    ),
+    "variables of shells": Condition(
+        {"BASH_ENV": "/nonexistent", "ENV": "/nonexistent", "IFS": "/", "CDPATH": "/", "SHELL": ""}
+    ),
+    "no terminal": Condition({"TERM": "", "COLUMNS": "0", "LINES": "-1", "NO_COLOR": "1"}),
+    "stderr full": Condition(before="exec 2>/dev/full"),
+    "HOME is a file": Condition({"HOME": "/dev/null"}),
+    "TMPDIR is a file": Condition({"TMPDIR": "/dev/null"}),
+    "XDG_RUNTIME_DIR is a file": Condition({"XDG_RUNTIME_DIR": "/dev/null"}),
+    "most open files": Condition(before='ulimit -n "$(ulimit -H -n)"'),
+    "stack without limit": Condition(before='ulimit -s "$(ulimit -H -s)"'),
+    "no core dumps": Condition(before="ulimit -c 0"),
+    "no priority": Condition(before="ulimit -e 0; ulimit -r 0"),
+    "no message queues": Condition(before="ulimit -q 0"),
     "home not writable": Condition(before='mkdir "$PLACE/home" && chmod 0555 "$PLACE/home"'),
     "home is a file": Condition(before='touch "$PLACE/home"'),
     "home is a link to nothing": Condition(before='ln -s nowhere "$PLACE/home"'),
@@ -204,13 +240,16 @@ def attempt(names: list[str], place: Path) -> Outcome:
             start_new_session=True,
         )
     try:
-        return _watched(process, log, home, plain, closed="stdout closed" in names)
+        outcome = _watched(process, log, home, plain, closed="stdout closed" in names)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(STOP_SECONDS)
         assert process.stdout is not None
         process.stdout.close()
+    if "stderr full" in names and outcome.wrong and process.returncode in {1, 2}:
+        return Outcome("refused; its sentence cannot be seen")
+    return outcome
 
 
 def _watched(
@@ -292,7 +331,7 @@ def _end(log: Path) -> str:
     return log.read_text(errors="replace")[-3000:]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(100 if SOAK else 12))
 def test_a_server_under_odd_conditions_works_or_ends_with_a_sentence(seed: int) -> None:
     names = chosen(seed)
     with new_place() as place:
@@ -341,8 +380,19 @@ def test_a_program_with_an_event_loop_of_its_own_in_a_thread_runs_turns() -> Non
     assert done.stdout == "done\n", done.stderr
 
 
+def tried(word: str) -> list[list[str]]:
+    """The combinations that a word of the command line names."""
+    if word in CONDITIONS:
+        return [[word]]
+    first, _, last = word.partition("-")
+    return [chosen(seed) for seed in range(int(first), int(last or first) + 1)]
+
+
 if __name__ == "__main__":
-    for word in sys.argv[1:]:
-        tried = [word] if word in CONDITIONS else chosen(int(word))
+    wrong = 0
+    for names in [each for word in sys.argv[1:] for each in tried(word)]:
         with new_place() as folder:
-            print(word, tried, *attempt(tried, folder), sep="\n    ", flush=True)
+            outcome = attempt(names, folder)
+        wrong += outcome.wrong is not None
+        print(names, *filter(None, outcome), sep="\n    ", flush=True)
+    sys.exit(wrong > 0)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         Caller,
     )
     from oubliette.api.changes import (
-        Diff,
         ExportInfo,
     )
     from oubliette.api.client import (
@@ -114,6 +113,7 @@ if TYPE_CHECKING:
     from oubliette.contract.changes import (
         CheckpointInfo,
         ConflictInfo,
+        Diff,
         FileDiff,
         MergeInfo,
         PushInfo,
@@ -255,10 +255,7 @@ _NAMES = {
     "oubliette.api.bad_agent": ("BadAgent",),
     "oubliette.api.browser_port": ("BrowserPort",),
     "oubliette.api.callers.caller": ("Caller",),
-    "oubliette.api.changes": (
-        "Diff",
-        "ExportInfo",
-    ),
+    "oubliette.api.changes": ("ExportInfo",),
     "oubliette.api.client": ("Oubliette",),
     "oubliette.api.errors": (
         "AgentNeverSawTools",
@@ -332,6 +329,7 @@ _NAMES = {
     "oubliette.contract.changes": (
         "CheckpointInfo",
         "ConflictInfo",
+        "Diff",
         "FileDiff",
         "MergeInfo",
         "PushInfo",

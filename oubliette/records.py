@@ -13,12 +13,12 @@ import msgspec
 from oubliette import json_values
 from oubliette.contract.limits import Limits
 from oubliette.contract.project import Answers
+from oubliette.contract.session_tools import SessionStatus
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 MAX_TITLE: Final = 200  # characters
 
-SessionStatus = Literal["created", "running", "idle", "completed", "failed", "timed_out"]
 TERMINAL: Final = frozenset({"completed", "failed", "timed_out"})
 
 EventType = Literal[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oubliette.contract.changes import FileDiff, TurnLog
+from oubliette.contract.changes import Diff, TurnLog
 from oubliette.errors import LimitExceeded, RuntimeFailure
 
 if TYPE_CHECKING:
@@ -20,30 +20,6 @@ if TYPE_CHECKING:
 
 CALL_SECONDS: Final = 300.0
 """Time for one answer, for which the server may have to store a large workspace first."""
-
-
-class Diff(msgspec.Struct, frozen=True, kw_only=True):
-    """Difference between two snapshots of a workspace."""
-
-    session_id: str
-    from_snapshot: str | None = None
-    """Name of the older snapshot; None: what was before the session."""
-    to_snapshot: str | None = None
-    """Name of the newer one; None: the workspace has always been empty."""
-    files: int
-    insertions: int
-    """Lines, of all files that are no binary ones."""
-    deletions: int
-    binary_files: int
-    changes: tuple[FileDiff, ...] = ()
-    patch: str | None = ""
-    """Text as `git diff` has it; None: it was not asked for."""
-    left_out_count: int = 0
-    """Files that have come or changed, but no snapshot has their content, such as large ones."""
-    left_out: dict[str, str] = {}
-    """Some of them, with the reasons."""
-    ignored_count: int = 0
-    """Changed files that it does not have, as `.gitignore` names them."""
 
 
 class ExportInfo(msgspec.Struct, frozen=True, kw_only=True):

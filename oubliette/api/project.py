@@ -6,20 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oubliette.api import repositories
 from oubliette.api._generated.tree_calls import TreeCalls
 from oubliette.api.files.workspace_files import WorkspaceFiles
+from oubliette.api.repositories import CLONE_SECONDS, FetchedBranches
 from oubliette.api.session import Session
 from oubliette.api.views import ProjectInfo, SessionInfo
+from oubliette.contract.project import BranchInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.api.context import ClientContext
-    from oubliette.api.repositories import FetchedBranches
-    from oubliette.contract.project import Answers, BranchInfo
+    from oubliette.contract.project import Answers
 
 PAGE = 500
+MAX_BRANCHES = 1000
 DELETE_SECONDS = 360.0  # in which the server stores all workspaces, where it takes snapshots
 IMAGE_SECONDS = 1900.0  # for an image of a container; a little more than the server's default
 EXEC_MARGIN = 30.0  # seconds beyond the time of a command
@@ -137,7 +138,9 @@ class Project(TreeCalls):
             Conflict: it was not cloned from one.
             RuntimeFailure: git failed; the sentence has the cause and a remedy.
         """
-        return await repositories.fetch(self._shared, self.id)
+        arguments = {"project_id": self.id}
+        answer = await self._shared.call("repository_fetch", arguments, timeout=CLONE_SECONDS)
+        return msgspec.convert(answer, FetchedBranches, strict=False)
 
     async def branches(self, *, name_contains: str | None = None) -> list[BranchInfo]:
         """Return the branches of that repository as fetched, newest commits first; at most 1000.
@@ -145,7 +148,9 @@ class Project(TreeCalls):
         Raises:
             Conflict: the project was not cloned from one.
         """
-        return await repositories.branches(self._shared, self.id, name_contains)
+        arguments = {"project_id": self.id, "name_contains": name_contains, "limit": MAX_BRANCHES}
+        answer = await self._shared.call("repository_branches", arguments)
+        return msgspec.convert(answer["branches"], list[BranchInfo], strict=False)
 
     async def update(
         self, *, allow_push: bool | None = None, answers: Answers | None = None

@@ -5,20 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
-from oubliette.contract.project import BranchInfo, RepositorySource
+from oubliette.contract.project import RepositorySource
 from oubliette.errors import InvalidParameter
 from oubliette.user_paths import absolute
 
-if TYPE_CHECKING:
-    from oubliette.api.context import ClientContext
-
 CLONE_SECONDS: Final = 7200.0
 """Time for an answer; the server's `repositories.clone_seconds` ends earlier."""
-MAX_BRANCHES: Final = 1000
 _OF_A_REPOSITORY: Final = {
     name: "allow_push" if name == "push" else name
     for name in RepositorySource.__struct_fields__
@@ -60,22 +56,3 @@ def project_parameters(options: Mapping[str, Any]) -> dict[str, Any]:
     else:
         source["path"] = os.path.abspath(absolute(os.fspath(repository), "repository"))  # noqa: PTH100 - no links
     return {**given, "repository": source}
-
-
-async def fetch(shared: ClientContext, project_id: str) -> FetchedBranches:
-    """Fetch what is new in a project's repository."""
-    answer = await shared.call(
-        "repository_fetch", {"project_id": project_id}, timeout=CLONE_SECONDS
-    )
-    return msgspec.convert(answer, FetchedBranches, strict=False)
-
-
-async def branches(
-    shared: ClientContext, project_id: str, name_contains: str | None
-) -> list[BranchInfo]:
-    """Return the branches of a project's repository, those with the newest commits first."""
-    answer = await shared.call(
-        "repository_branches",
-        {"project_id": project_id, "name_contains": name_contains, "limit": MAX_BRANCHES},
-    )
-    return [msgspec.convert(each, BranchInfo, strict=False) for each in answer["branches"]]

@@ -13,11 +13,10 @@ from oubliette.api.errors import from_wire
 from oubliette.api.event_iterator import EventIterator
 from oubliette.api.files.workspace_files import WorkspaceFiles
 from oubliette.api.forks import ForkInfo, call_fork
-from oubliette.api.merging import merge_session, push_session
 from oubliette.api.subscribing import subscribe
 from oubliette.api.turn import Turn
 from oubliette.api.views import SessionInfo
-from oubliette.contract.changes import CheckpointInfo, RestoreInfo
+from oubliette.contract.changes import CheckpointInfo, MergeInfo, PushInfo, RestoreInfo
 from oubliette.errors import NotFound
 
 if TYPE_CHECKING:
@@ -25,13 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from oubliette.api.callers.caller_loops import OnPermission
-    from oubliette.api.changes import Diff, ExportInfo
+    from oubliette.api.changes import ExportInfo
     from oubliette.api.context import ClientContext
     from oubliette.api.subscribing import Subscriber, Subscription
-    from oubliette.contract.changes import MergeInfo, PushInfo, TurnLog
+    from oubliette.contract.changes import Diff, TurnLog
     from oubliette.errors import OublietteError
 
 END_SECONDS = 20.0
+MERGE_SECONDS = 900.0  # for which other work on the repository may have to end first
+PUSH_SECONDS = 7200.0  # the server's `repositories.clone_seconds` ends earlier
 MAX_PATCH = 16 * 1024 * 1024
 
 
@@ -356,17 +357,18 @@ class Session:
                 or the branch got other commits meanwhile.
             NotFound: there is no such snapshot.
         """
-        return await merge_session(
-            self._shared,
-            self.id,
-            into,
-            strategy=strategy,
-            turn=turn,
-            message=message,
-            dry_run=dry_run,
-            resolve=resolve,
-            commits=commits,
-        )
+        arguments = {
+            "session_id": self.id,
+            "into": into,
+            "strategy": strategy,
+            "turn": turn,
+            "message": message,
+            "dry_run": dry_run or None,
+            "resolve": resolve,
+            "commits": commits if commits != "turns" else None,
+        }
+        answer = await self._shared.call("session_merge", arguments, timeout=MERGE_SECONDS)
+        return msgspec.convert(answer, MergeInfo)
 
     async def push(self, branch: str, *, to: str | None = None) -> PushInfo:
         """Push a branch of the project's repository to where the project was cloned from.
@@ -383,7 +385,9 @@ class Session:
             RuntimeFailure: git failed; the sentence has the cause and a remedy.
             Conflict: the project was not cloned, or the session has changed nothing.
         """
-        return await push_session(self._shared, self.id, branch, to)
+        arguments = {"session_id": self.id, "branch": branch, "to": to}
+        answer = await self._shared.call("session_push", arguments, timeout=PUSH_SECONDS)
+        return msgspec.convert(answer, PushInfo)
 
     async def open_port(self, port: int) -> BrowserPort:
         """Open a port of the session's container for browsers of its owner.

@@ -11,7 +11,7 @@ import msgspec
 
 from oubliette.config.container_options import ContainerOptions, ContainerOverrides
 from oubliette.contract.field_types import Count, Seconds
-from oubliette.contract.limits import TreesConfig
+from oubliette.contract.limits import LogBytes, TreesConfig
 
 FILE_NAME: Final = "oubliette.toml"
 
@@ -323,7 +323,7 @@ class SessionsConfig(_Section, frozen=True, kw_only=True):
     """Time for a person to answer a permission request, which is denied afterwards."""
     event_buffer: Count = 1000
     """Events of a session that are kept in memory; the log keeps all."""
-    max_log_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 60)] = 1024**3
+    max_log_bytes: LogBytes = 1024**3
     """Size of a session's events, in bytes, above which its turns are interrupted. 0: no limit."""
     max_queued_messages: Count = 100
     """Maximum of messages that wait for a running turn."""

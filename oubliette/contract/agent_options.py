@@ -1,4 +1,4 @@
-"""Options of a new session besides its prompt: agent, caller, key, tree, workspace."""
+"""Options of a new session besides its prompt, and the many sessions of a `session_map`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, field
 
 from oubliette.contract import field_types, session_tools
-from oubliette.contract.field_types import Params
+from oubliette.contract.field_types import Params, Result
 from oubliette.contract.limits import SharedTreeParam
 
 Autonomy = Literal["off", "low", "medium", "high", "ask"]
+
+
+CreateWorkspace = Annotated[
+    bool,
+    Meta(
+        description="Create the workspace if it is missing; without workspace_id, create a new one."
+    ),
+]
 
 
 class ToolDefinition(Params, frozen=True, kw_only=True):
@@ -103,13 +111,7 @@ class AgentSettings(AgentOptions, frozen=True, kw_only=True):
     workspace_id: Annotated[
         field_types.Uuid | None, Meta(description="Workspace. Unset: the project's default one.")
     ] = None
-    create_workspace: Annotated[
-        bool,
-        Meta(
-            description="Create the workspace if it is missing; without workspace_id, create a new"
-            " one."
-        ),
-    ] = False
+    create_workspace: CreateWorkspace = False
     workspace: session_tools.NewWorkspace = "shared"
     external_id: Annotated[
         field_types.Line | None, Meta(description="Your own id for a workspace that is created.")
@@ -137,3 +139,46 @@ class SessionSpawn(SpawnSettings, frozen=True, kw_only=True):
         field_types.Line | None,
         Meta(description="Title of a new session. Unset: the first line of the prompt."),
     ] = None
+
+
+class MapMessage(Params, frozen=True, kw_only=True):
+    """One prompt of `session_map` with options of its own."""
+
+    message: session_tools.Message
+    workspace_id: Annotated[
+        field_types.Uuid | None, Meta(description="Workspace. Unset: that of the whole call.")
+    ] = None
+    create_workspace: CreateWorkspace = False
+
+
+class SessionMap(AgentSettings, frozen=True, kw_only=True):
+    """Parameters of `session_map`."""
+
+    project_id: Annotated[field_types.ProjectId, Meta(description="Project of the new sessions.")]
+    messages: Annotated[tuple[field_types.Prompt | MapMessage, ...], session_tools.PARTS]
+    max_parallel: session_tools.Parallel = 4
+
+
+class MapResult(Result, frozen=True, kw_only=True):
+    """Outcome of one message."""
+
+    session_id: str | None
+    status: Annotated[
+        str,
+        Meta(description="completed, failed, interrupted, timed_out, or refused (not started)."),
+    ]
+    result: Annotated[str | None, Meta(description="The agent's final answer.")]
+    error: str | None
+    workspace_id: str | None = None
+    branch: Annotated[
+        str | None,
+        Meta(description="With workspace=branch in a project with a repository: its branch."),
+    ] = None
+
+
+class MapResults(Result, frozen=True, kw_only=True):
+    """Result of `session_map`."""
+
+    results: Annotated[
+        tuple[MapResult, ...], Meta(description="Results in the order of the messages.")
+    ]

@@ -20,6 +20,40 @@ class FileDiff(Result, frozen=True, kw_only=True):
     binary: bool | None
 
 
+class Diff(Result, frozen=True, kw_only=True):
+    """Difference between two snapshots of a workspace; the totals are those of all pages."""
+
+    session_id: str
+    from_snapshot: Annotated[str | None, Meta(description="null: what was before the session.")]
+    to_snapshot: str | None
+    """Name of the newer snapshot; None: the workspace has always been empty."""
+    files: int
+    insertions: int
+    deletions: int
+    binary_files: int
+    changes: tuple[FileDiff, ...]
+    patch: str | None
+    """Text as `git diff` has it; None: it was not asked for."""
+    left_out_count: Annotated[
+        int,
+        Meta(
+            description="Files that have come or changed, but no snapshot has their content, such"
+            " as large ones; on the first page."
+        ),
+    ]
+    left_out: dict[str, str]
+    ignored_count: Annotated[
+        int,
+        Meta(description="Changed files that are not shown, as .gitignore names them; likewise."),
+    ]
+
+
+class DiffPage(Diff, frozen=True, kw_only=True):
+    """Result of `session_diff`."""
+
+    next_cursor: str | None
+
+
 class TurnSnapshotInfo(Result, frozen=True, kw_only=True):
     """A snapshot; equal files are one commit, with the time at which they were first stored."""
 

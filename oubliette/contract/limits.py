@@ -9,6 +9,8 @@ from msgspec import Meta
 from oubliette.contract.field_types import Count, Params, ParamSeconds, Seconds
 
 _Depth = Annotated[int, Meta(ge=0, le=100)]
+LogBytes = Annotated[int, Meta(ge=0, le=1 << 60)]
+"""Size of events; 0: no limit."""
 _Dollars = Annotated[float, Meta(ge=0, le=1e9)]
 
 
@@ -69,7 +71,7 @@ class TreesConfig(Params, frozen=True, kw_only=True):
     """Maximum cost of all agents of one tree together, as they report it, in US dollars."""
     max_wall_seconds: Seconds = 86_400.0
     """Maximum age of a tree, from the start of its root."""
-    max_log_bytes: Annotated[int, Meta(ge=0, le=1 << 60)] = 4 * 1024**3
+    max_log_bytes: LogBytes = 4 * 1024**3
     """Size of the events of all sessions of one tree together, in bytes, above which the turn of a
     session that goes on writing is interrupted. 0: no limit."""
     max_turn_seconds: Seconds = 21_600.0

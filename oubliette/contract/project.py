@@ -279,3 +279,15 @@ class BranchInfo(Result, frozen=True, kw_only=True):
     """Seconds since 1970."""
     subject: Annotated[str, Meta(description="First line of the commit's message.")]
     default: Annotated[bool, Meta(description="Whether workspaces begin at it.")]
+
+
+class CommandResult(Result, frozen=True, kw_only=True):
+    """Exit code and output of a command."""
+
+    exit_code: int
+    """128 + the signal for a killed one."""
+    stdout: str
+    stderr: str
+    truncated: bool
+    """Whether the middle was left out; the text contains the number of bytes."""
+    timed_out: bool

@@ -130,3 +130,24 @@ class SessionDetail(SessionView, frozen=True, kw_only=True):
         Meta(description="What the session waits for now; at least one entry."),
     ]
     problem: Problem = None
+
+
+class SessionEventsPage(Result, frozen=True, kw_only=True):
+    """Result of `session_events`."""
+
+    session_id: str
+    status: str
+    last_index: Annotated[int, Meta(description="Value of since_index in the next call.")]
+    events: tuple[dict[str, Any], ...]
+    completed: Annotated[
+        bool, Meta(description="The last turn has ended, and this answer has the end of the log.")
+    ]
+    failed: Annotated[bool, Meta(description="The session has failed.")]
+    error: Annotated[str | None, Meta(description="Why the session or its last turn failed.")]
+    final_response: Annotated[
+        str | None, Meta(description="The last turn's answer, once completed.")
+    ]
+    truncated_before: Annotated[
+        int | None, Meta(description="Older events were deleted; this is the first one kept.")
+    ]
+    more: Annotated[bool, Meta(description="There are more events already; call again.")]

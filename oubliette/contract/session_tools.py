@@ -19,6 +19,7 @@ MAX_PARTS: Final = 1000
 MAX_WAIT: Final = 600.0
 """Maximum of seconds that `session_events` waits."""
 
+SessionStatus = Literal["created", "running", "idle", "completed", "failed", "timed_out"]
 Message = Annotated[field_types.Prompt, Meta(description="Message to the agent: what it is to do.")]
 ContinuedSession = Annotated[
     field_types.SessionId | None,

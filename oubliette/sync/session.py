@@ -22,10 +22,17 @@ if TYPE_CHECKING:
 
     from oubliette.api import session as twins
     from oubliette.api.callers.caller_loops import OnPermission
-    from oubliette.api.changes import Diff, ExportInfo
+    from oubliette.api.changes import ExportInfo
     from oubliette.api.forks import ForkInfo
     from oubliette.api.views import SessionInfo
-    from oubliette.contract.changes import CheckpointInfo, MergeInfo, PushInfo, RestoreInfo, TurnLog
+    from oubliette.contract.changes import (
+        CheckpointInfo,
+        Diff,
+        MergeInfo,
+        PushInfo,
+        RestoreInfo,
+        TurnLog,
+    )
     from oubliette.sync.portal_thread import PortalThread
 
 

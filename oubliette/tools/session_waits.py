@@ -17,7 +17,7 @@ from oubliette.actors.session.waits import (
 from oubliette.contract.session import WaitInfo
 from oubliette.errors import NotFound, Unavailable
 from oubliette.kit import ActorError
-from oubliette.records import TERMINAL
+from oubliette.records import TERMINAL, made_of
 
 if TYPE_CHECKING:
     from oubliette import records
@@ -85,27 +85,17 @@ async def _container(
         return wait
     if start is None:
         return found.reached or wait
-    return Wait(
-        kind=start.kind,
-        what=start.what,
-        since=start.since or wait.since,
-        until=start.until,
-        detail=start.detail,
-    )
+    return made_of(start, Wait, since=start.since or wait.since)
 
 
 async def _view(services: ToolServices, wait: Wait) -> WaitInfo:
     present, absent = await _presence(services, wait.caller)
-    return WaitInfo(
-        kind=wait.kind,
-        what=wait.what,
-        since=wait.since,
-        until=wait.until,
+    return made_of(
+        wait,
+        WaitInfo,
         detail="; ".join(part for part in (absent, wait.detail) if part) or None,
-        session_id=wait.session_id,
         caller_id=None if wait.caller is None else wait.caller[1],
         caller_present=present,
-        last_event_at=wait.last_event_at,
     )
 
 

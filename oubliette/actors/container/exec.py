@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from oubliette import ids
-from oubliette.actors.container.messages import CommandResult
+from oubliette.contract.project import CommandResult
 from oubliette.errors import DeadlineExceeded, OublietteError, RuntimeFailure
 from oubliette.runtime.guest import Exit, Output, StartProcess
 from oubliette.runtime.guest.control_link import REQUEST_TIMEOUT

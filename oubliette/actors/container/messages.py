@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from oubliette.contract.project import CommandResult
 from oubliette.kit import Message, Perishable, Reply
 from oubliette.records import Container, Project
 from oubliette.runtime.containers.base import ContainerInfo, ImageInfo
@@ -108,18 +109,6 @@ class GetContainer(Message, Reply[Container | None]):
 
 class GetStages(Message, Reply[dict[str, float]]):
     """To a ContainerActor: the duration of each stage of the last start, in seconds."""
-
-
-class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Exit code and output of a command."""
-
-    exit_code: int
-    """128 + the signal for a killed one."""
-    stdout: str
-    stderr: str
-    truncated: bool
-    """Whether the middle was left out; the text contains the number of bytes."""
-    timed_out: bool
 
 
 class RunCommand(Message, Reply[CommandResult]):

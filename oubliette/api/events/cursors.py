@@ -4,39 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
-
 from oubliette.api.errors import EventsMissing
 from oubliette.api.events.decoding import decode_event
 from oubliette.api.events.types import Event
+from oubliette.contract.session import SessionEventsPage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
-class LogPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer of `session_events`."""
+class LogPage(SessionEventsPage, frozen=True, kw_only=True):
+    """One answer of `session_events`, with the events that came after the cursor that was sent."""
 
-    session_id: str = ""
-    """Id of the session."""
-    status: str = ""
-    """Status of the session."""
-    events: tuple[Event, ...] = ()
-    """Events after the cursor that was sent."""
-    last_index: int = -1
-    """Index, or `seq` of a tree, from which to continue."""
-    completed: bool = False
-    """Whether the last turn has ended, and this page has the end of the log."""
-    failed: bool = False
-    """Whether the session itself has failed."""
-    error: str | None = None
-    """Reason why the session, or its last turn, failed."""
-    final_response: str | None = None
-    """Answer of the last turn, once `completed`."""
-    truncated_before: int | None = None
-    """Index of the first event that is kept, if older ones after the cursor were deleted."""
-    more: bool = False
-    """Whether there are more events already."""
+    events: tuple[Event, ...]  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 def page_of(answer: Mapping[str, Any]) -> LogPage:

@@ -22,9 +22,9 @@ from oubliette.actors.container.start_stages import longest_start
 from oubliette.actors.messages import OpenContainer
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
+from oubliette.contract.project import CommandResult
 from oubliette.errors import Conflict, NotFound
 from oubliette.kit import ActorDead
-from oubliette.records import made_of
 from oubliette.runtime.files.git_identity import variables
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.spec import Result, tool
@@ -109,16 +109,6 @@ class ContainerState(Result, frozen=True, kw_only=True):
     state: str
     runtime: str | None
     stages: tuple[Stage, ...] = ()
-
-
-class ContainerOutput(Result, frozen=True, kw_only=True):
-    """Result of `container_exec`."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-    truncated: bool
-    timed_out: bool
 
 
 class ContainerText(Result, frozen=True, kw_only=True):
@@ -217,10 +207,10 @@ async def container_stop(
     )
 
 
-@tool(ContainerExec, ContainerOutput, scope="write", home="needed", enters="named")
+@tool(ContainerExec, CommandResult, scope="write", home="needed", enters="named")
 async def container_exec(
     services: ToolServices, context: CallContext, params: ContainerExec
-) -> ContainerOutput:
+) -> CommandResult:
     """Run a command in a project's container, starting it if necessary, and wait for its end.
 
     At the deadline the command and all processes that it started are killed, and the output until
@@ -232,7 +222,7 @@ async def container_exec(
     command = params.command
     workspace = workspace_path(project, params.workspace_id)
     async with container_in_use(services, project, params.workspace_id, "exec") as actor:
-        done = await actor.ask(
+        done: CommandResult = await actor.ask(
             RunCommand(
                 argv=("sh", "-c", command) if isinstance(command, str) else command,
                 workspace=workspace,
@@ -242,7 +232,7 @@ async def container_exec(
             ),
             timeout=params.timeout_seconds + SLACK_SECONDS,
         )
-    return made_of(done, ContainerOutput)
+    return done
 
 
 @tool(ContainerLogs, ContainerText, scope="write", home="live")

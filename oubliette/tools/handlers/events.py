@@ -19,6 +19,7 @@ from oubliette.actors.event_pages import (
 from oubliette.actors.messages import ReadEvents
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
+from oubliette.contract.session import SessionEventsPage
 from oubliette.contract.session_tools import EventsParams
 from oubliette.errors import NotFound
 from oubliette.tools.event_queries import event_piece, tree_log
@@ -53,27 +54,6 @@ class SessionEventsParams(EventsParams, frozen=True, kw_only=True):
             " order of commits; since_index and last_index are then values of seq."
         ),
     ] = False
-
-
-class SessionEventsPage(Result, frozen=True, kw_only=True):
-    """Result of `session_events`."""
-
-    session_id: str
-    status: str
-    last_index: Annotated[int, Meta(description="Value of since_index in the next call.")]
-    events: tuple[dict[str, Any], ...]
-    completed: Annotated[
-        bool, Meta(description="The last turn has ended, and this answer has the end of the log.")
-    ]
-    failed: Annotated[bool, Meta(description="The session has failed.")]
-    error: Annotated[str | None, Meta(description="Why the session or its last turn failed.")]
-    final_response: Annotated[
-        str | None, Meta(description="The last turn's answer, once completed.")
-    ]
-    truncated_before: Annotated[
-        int | None, Meta(description="Older events were deleted; this is the first one kept.")
-    ]
-    more: Annotated[bool, Meta(description="There are more events already; call again.")]
 
 
 class EventRead(Params, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from oubliette.contract import field_types
-from oubliette.contract.changes import FileDiff
+from oubliette.contract.changes import DiffPage, FileDiff
 from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.snapshots.history_records import DiffAnswer, DiffQuestion
@@ -20,7 +20,7 @@ from oubliette.runtime.snapshots.snapshot_names import DiffRange
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.handlers.snapshot_answers import ask_history
 from oubliette.tools.schema import response_size
-from oubliette.tools.spec import Result, tool
+from oubliette.tools.spec import tool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,33 +77,6 @@ class SessionDiff(Params, frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=1000)] | None,
         Meta(description="next_cursor of the previous page; the other arguments as for that."),
     ] = None
-
-
-class DiffPage(Result, frozen=True, kw_only=True):
-    """Result of `session_diff`; the totals are those of all pages."""
-
-    session_id: str
-    from_snapshot: Annotated[str | None, Meta(description="null: what was before the session.")]
-    to_snapshot: str | None
-    files: int
-    insertions: int
-    deletions: int
-    binary_files: int
-    changes: tuple[FileDiff, ...]
-    patch: str | None
-    left_out_count: Annotated[
-        int,
-        Meta(
-            description="Files that have come or changed, but no snapshot has their content, such"
-            " as large ones; on the first page."
-        ),
-    ]
-    left_out: dict[str, str]
-    ignored_count: Annotated[
-        int,
-        Meta(description="Changed files that are not shown, as .gitignore names them; likewise."),
-    ]
-    next_cursor: str | None
 
 
 class DiffPlace(msgspec.Struct, frozen=True, array_like=True):

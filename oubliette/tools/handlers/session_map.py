@@ -7,16 +7,20 @@ leave to `actors/fan_out.py` which message runs when.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec import Meta
 
 from oubliette.actors.fan_out import FanOut
 from oubliette.actors.messages import EndSession, ReadEvents, SessionEvents
-from oubliette.contract import field_types, session_tools
-from oubliette.contract.agent_options import AgentSettings
-from oubliette.contract.field_types import Params
+from oubliette.contract import session_tools
+from oubliette.contract.agent_options import (
+    AgentSettings,
+    MapMessage,
+    MapResult,
+    MapResults,
+    SessionMap,
+)
 from oubliette.errors import (
     Forbidden,
     InvalidParameter,
@@ -32,7 +36,7 @@ from oubliette.runtime.agents.memory import need_of
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.session_end import END_SECONDS
 from oubliette.tools.handlers.session_spawn import SessionSpawn, spawn
-from oubliette.tools.spec import CALLERS, Result, Transport, tool
+from oubliette.tools.spec import CALLERS, Transport, tool
 
 if TYPE_CHECKING:
     from oubliette.records import Project
@@ -40,58 +44,8 @@ if TYPE_CHECKING:
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
-DEFAULT_PARALLEL: Final = 4
 ASK_MARGIN: Final = 30.0
 AT_CALLERS: Final[frozenset[Transport]] = CALLERS | frozenset[Transport]({"control"})
-
-
-class MapMessage(Params, frozen=True, kw_only=True):
-    """One prompt of `session_map` with options of its own."""
-
-    message: session_tools.Message
-    workspace_id: Annotated[
-        field_types.Uuid | None, Meta(description="Workspace. Unset: that of the whole call.")
-    ] = None
-    create_workspace: Annotated[
-        bool,
-        Meta(
-            description="Create the workspace if it is missing; without workspace_id, create a new"
-            " one."
-        ),
-    ] = False
-
-
-class SessionMap(AgentSettings, frozen=True, kw_only=True):
-    """Parameters of `session_map`."""
-
-    project_id: Annotated[field_types.ProjectId, Meta(description="Project of the new sessions.")]
-    messages: Annotated[tuple[field_types.Prompt | MapMessage, ...], session_tools.PARTS]
-    max_parallel: session_tools.Parallel = DEFAULT_PARALLEL
-
-
-class MapResult(Result, frozen=True, kw_only=True):
-    """Outcome of one message."""
-
-    session_id: str | None
-    status: Annotated[
-        str,
-        Meta(description="completed, failed, interrupted, timed_out, or refused (not started)."),
-    ]
-    result: Annotated[str | None, Meta(description="The agent's final answer.")]
-    error: str | None
-    workspace_id: str | None = None
-    branch: Annotated[
-        str | None,
-        Meta(description="With workspace=branch in a project with a repository: its branch."),
-    ] = None
-
-
-class MapResults(Result, frozen=True, kw_only=True):
-    """Result of `session_map`."""
-
-    results: Annotated[
-        tuple[MapResult, ...], Meta(description="Results in the order of the messages.")
-    ]
 
 
 @tool(SessionMap, MapResults, scope="write", transports=AT_CALLERS, home="needed", enters="named")

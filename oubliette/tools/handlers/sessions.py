@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +11,7 @@ from msgspec import Meta
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
 from oubliette.contract.session import SessionDetail, SessionRow, WaitInfo
+from oubliette.contract.session_tools import SessionStatus
 from oubliette.records import TERMINAL, made_of
 from oubliette.runtime.store import queries
 from oubliette.tools.event_queries import listing_facts
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 HANDOVER_SECONDS: Final = 10.0
 """Seconds that a session may have no actor right after a restart."""
 
-Status = Literal["created", "running", "idle", "completed", "failed", "timed_out"]
-
 
 class SessionOne(Params, frozen=True, kw_only=True):
     """Parameters of `session_get` and `session_interrupt`."""
@@ -47,7 +46,7 @@ class SessionList(Params, frozen=True, kw_only=True):
         Meta(description="Only sessions of this project. Unset: of all that the key reaches."),
     ] = None
     status: Annotated[
-        Status | Annotated[tuple[Status, ...], Meta(max_length=6)] | None,
+        SessionStatus | Annotated[tuple[SessionStatus, ...], Meta(max_length=6)] | None,
         Meta(description="Only sessions with this status, or with one of several."),
     ] = None
     exploration_id: Annotated[

@@ -11,6 +11,7 @@ import msgspec
 from oubliette.api._generated.project_calls import ProjectCalls
 from oubliette.api.callers.caller import Caller
 from oubliette.api.context import ClientContext
+from oubliette.api.events.decoding import decode_event
 from oubliette.api.finishing import finish
 from oubliette.api.project import PAGE
 from oubliette.api.session import Session
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.connection import SystemConnection
+    from oubliette.api.events.types import Event
     from oubliette.api.subscribing import Subscriber, Subscription
     from oubliette.kit import System
 
 OnExit = Literal["end", "keep"]
+ANSWER_SECONDS = 60.0
 
 
 class Oubliette(ProjectCalls):
@@ -264,6 +267,37 @@ class Oubliette(ProjectCalls):
             after=after,
             name=name,
         )
+
+    async def read_events(
+        self,
+        after: int = -1,
+        *,
+        project_id: str | None = None,
+        session_id: str | None = None,
+        types: list[str] | None = None,
+        text: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> tuple[list[Event], int]:
+        """Return the next events of all sessions, in the order of commits, and the new cursor.
+
+        Args:
+            after: Cursor that the call before has returned; -1: from the beginning.
+            project_id: Only events of sessions of this project.
+            session_id: Only events of this session.
+            types: Only events of these types.
+            text: Only events with this text in their fields, in any case.
+            wait_seconds: Time to wait for the first event, if there is none.
+        """
+        chosen = {"project_id": project_id, "session_id": session_id, "types": types, "text": text}
+        while True:
+            page = await self._parts.call(
+                "event_list",
+                {**chosen, "after": after, "wait_seconds": wait_seconds},
+                timeout=wait_seconds + ANSWER_SECONDS,
+            )
+            after = page["next"]
+            if page["events"] or not page["more"]:
+                return [decode_event(each) for each in page["events"]], after
 
     # ------------------------------------------------------------------ permissions
 

@@ -15,6 +15,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "diff": "oubliette diff 3k9x --turn 2 --stat",
     "drop": "oubliette drop 3k9x",
     "fork": "oubliette fork 3k9x 'Try it without the ORM' --at 2 --count 3",
+    "logs": "oubliette logs --follow --type permission_request",
     "permit": "oubliette permit 3k9x --deny",
     "port": "oubliette port 3k9x 8000",
     "compare": "oubliette compare 3k9x 7m2p",

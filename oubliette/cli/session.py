@@ -243,6 +243,49 @@ def logs(  # noqa: PLR0917 - one parameter per option
             return
 
 
+def log_of_all(
+    session_id: Annotated[
+        str | None,
+        typer.Argument(help="Only of this session, whose id may be abbreviated."),
+    ] = None,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new events until you press Ctrl-C.")
+    ] = False,
+    project: Annotated[
+        str | None, typer.Option(help="Only of this project: its id or name.")
+    ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="Only events of this type; give it again for several."),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Only events with this text.")] = None,
+    after: Annotated[int, typer.Option(min=-1, help="Only events after this seq.")] = -1,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Print the events of all sessions in their order; with -o json one object per line."""
+    chosen = {
+        "session_id": None if session_id is None else whole_id(home, "session", session_id),
+        "project_id": None if project is None else whole_id(home, "project", project),
+        "types": types or None,
+        "text": text,
+    }
+    wait = 0.0
+    while True:
+        asked = {**chosen, "after": after, "wait_seconds": wait}
+        page = call(home, "event_list", asked, WAIT + _MARGIN)
+        for event in page["events"]:
+            if output is Format.json:
+                print_json(event)
+            else:
+                sys.stdout.write(_line(event, with_session=session_id is None) + "\n")
+        sys.stdout.flush()
+        after, wait = page["next"], WAIT if follow else 0.0
+        if not page["more"] and not follow:
+            return
+
+
 def _text(given: str) -> str:
     """Return the text given, or all of standard input for `-`."""
     return sys.stdin.read().removesuffix("\n") if given == "-" else given

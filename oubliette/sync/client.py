@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from oubliette.api import client as twins
     from oubliette.api.callers.caller_loops import OnPermission
+    from oubliette.api.events.types import Event
     from oubliette.api.views import ProjectInfo, SessionInfo
     from oubliette.contract.session import PermissionInfo
 
@@ -146,6 +147,37 @@ class Oubliette:
             lambda: self._client.caller(caller_id, tools, on_permission=on_permission, once=once)
         )
         return Caller(self._thread, twin)
+
+    def read_events(
+        self,
+        after: int = -1,
+        *,
+        project_id: str | None = None,
+        session_id: str | None = None,
+        types: list[str] | None = None,
+        text: str | None = None,
+        wait_seconds: float = 0.0,
+    ) -> tuple[list[Event], int]:
+        """Return the next events of all sessions, in the order of commits, and the new cursor.
+
+        Args:
+            after: Cursor that the call before has returned; -1: from the beginning.
+            project_id: Only events of sessions of this project.
+            session_id: Only events of this session.
+            types: Only events of these types.
+            text: Only events with this text in their fields, in any case.
+            wait_seconds: Time to wait for the first event, if there is none.
+        """
+        return self._thread.call(
+            lambda: self._client.read_events(
+                after,
+                project_id=project_id,
+                session_id=session_id,
+                types=types,
+                text=text,
+                wait_seconds=wait_seconds,
+            )
+        )
 
     def permissions(self, project_id: str | None = None) -> list[PermissionInfo]:
         """Return what agents ask permission for and is not decided yet; of many the oldest 1000.

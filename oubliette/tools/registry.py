@@ -28,6 +28,7 @@ from oubliette.tools.container_rights import check_container
 from oubliette.tools.handlers import (
     callers,
     containers,
+    event_list,
     events,
     files,
     images,
@@ -94,6 +95,7 @@ _TOOLS: Final = (
     sessions.session_list,
     events.session_events,
     events.event_read,
+    event_list.event_list,
     session_log.session_log,
     session_diff.session_diff,
     session_compare.session_compare,

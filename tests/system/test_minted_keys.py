@@ -18,6 +18,7 @@ READ = {
     "session_list",
     "session_get",
     "session_events",
+    "event_list",
     "event_read",
     "workspace_list",
     "config_limits",

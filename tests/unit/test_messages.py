@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "python-actors.md"
 FRONT = ("oubliette/tools", "oubliette/mcp_front", "oubliette/server/control_socket.py")
 """What serves clients and the agents' own tools."""
-STORE = {"Transact", "GetStoreState"}
-"""Writes of records, and the state of the store: to no actor of the domain."""
+STORE = {"FollowLog", "GetStoreState", "LogGrew", "Transact"}
+"""Writes of records, the log, and the state of the store: to and from no actor of the domain."""
 SNAPSHOTS = {"AskHistory", "FindKept", "RestoreWorkspace", "StoreLast", "TakeCheckpoint"}
 """Questions about snapshots, in the terms of their repository: programs have `Session.diff` etc."""
 BRANCHES = {"DropUnused", "FetchAgentCommits", "MergeSession", "PushBranch"}

@@ -153,7 +153,7 @@ class SessionActorState:
         following = lifecycle.after(status, "turn_started")
         return (
             StoreTurn(turn),
-            *_status(following, turn=turn.number),
+            *_status(following, turn=turn.number, message=turn.prompt),
             WatchTurn(turn.number),
             AfterCommit(SendPrompt(turn)),
         )
@@ -303,7 +303,7 @@ class SessionActorState:
         return True
 
 
-def _status(following: SessionStatus, **data: int) -> Effects:
+def _status(following: SessionStatus, **data: object) -> Effects:
     return (
         ChangeRecord({"status": following, "status_reason": None}),
         AppendEvent("status", {"status": following, "reason": None, **data}),

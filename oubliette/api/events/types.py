@@ -68,6 +68,8 @@ class Status(Event, frozen=True, kw_only=True):
     """`created`, `running`, `idle`, `completed`, `failed` or `timed_out`."""
     reason: str | None = None
     """Reason, of a session that has finished."""
+    message: str | None = None
+    """Of `running`: message to the agent that began the turn; None under earlier releases."""
     resumed: bool = False
     """Of `created`: whether the session continues an earlier conversation."""
     parent_session_id: str | None = None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 READS: Final = frozenset(
     {
         "config_limits",
+        "event_list",
         "event_read",
         "file_list",
         "file_read",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 READS: Final = frozenset(
     {
         "config_limits",
+        "event_list",
         "event_read",
         "permission_list",
         "project_get",

@@ -162,6 +162,10 @@ CONTRACT = {
     "caller_listen": ("caller_id* caller_tools after observe max_seconds", "events next ended"),
     "caller_tool_progress": ("session_id* request_id* message*", "accepted"),
     "caller_tool_response": ("session_id* request_id* result error", "accepted"),
+    "event_list": (
+        "after project_id session_id types text max_events wait_seconds",
+        "events next more",
+    ),
     "permission_list": ("project_id limit", "permissions more"),
     "permission_response": ("session_id* request_id* decision* remember", "accepted"),
 }

@@ -6,12 +6,12 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from oubliette.records import Event
-from oubliette.runtime.store.codec import decode_payload
+from oubliette.runtime.store.codec import decode_payload, encode
 from oubliette.runtime.store.connection import is_postgres
 from oubliette.runtime.store.log_order import horizon
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Collection, Generator
 
     from oubliette.runtime.store.connection import Rows, StoreConnection
 
@@ -209,6 +209,63 @@ def committed_events(
     events, cut_off = capped(rows, max_events, max_bytes)
     next_seq = events[-1].seq if cut_off else max(until, after_seq)
     return CommitSlice(events, next_seq, next_seq < head, _cuts(connection, events))
+
+
+class EventChoice(NamedTuple):
+    """Events of the logs of all sessions that are asked for; unset parts leave none out."""
+
+    project_id: str | None = None
+    session_id: str | None = None
+    types: Collection[str] = ()
+    text: str = ""
+    """Text in the JSON of an event's fields, in any case."""
+
+
+def chosen_events(  # noqa: PLR0917 - the limits of one read
+    connection: StoreConnection,
+    choice: EventChoice,
+    after_seq: int,
+    max_events: int = MAX_EVENTS,
+    max_bytes: int = MAX_BYTES,
+    whole_bytes: int | None = None,
+) -> CommitSlice:
+    """Return events after `after_seq` that are asked for; one read walks `WALK` seqs.
+
+    Those of more than `whole_bytes` are references, in which no text is found. Logs that were cut
+    are not named.
+    """
+    after = max(after_seq, 0)
+    head = last_seq(connection)
+    until = walked(connection, after, head)
+    sql = f"{event_up_to(whole_bytes)} WHERE seq > ?1 AND seq <= ?2"
+    # To find a text, all rows of the walk are read.
+    given: list[Any] = [after, until, WALK if choice.text else max_events + 1]
+    if choice.project_id is not None:
+        given.append(choice.project_id)
+        sql += _OF_PROJECT
+    if choice.session_id is not None:
+        given.append(choice.session_id)
+        # No index of sessions: from a late seq on, that would go through the whole log of one.
+        sql += f" AND session_id || '' = ?{len(given)}"
+    if choice.types:
+        places = range(len(given) + 1, len(given) + 1 + len(choice.types))
+        given += choice.types
+        sql += f" AND type IN ({', '.join(f'?{place}' for place in places)})"
+    rows = connection.execute(f"{sql} ORDER BY seq LIMIT ?3", tuple(given))
+    events, cut_off = capped(_with_text(rows, choice.text), max_events, max_bytes)
+    next_seq = events[-1].seq if cut_off else max(until, after)
+    return CommitSlice(events, next_seq, next_seq < head, [])
+
+
+def _with_text(rows: Rows, text: str) -> Generator[Any]:
+    """Return the rows of events whose fields contain `text`."""
+    wanted = encode(text)[1:-1].decode().casefold()
+    try:
+        for row in rows:
+            if not wanted or (row[4] is not None and wanted in bytes(row[4]).decode().casefold()):
+                yield row
+    finally:
+        rows.close()
 
 
 def walked(connection: StoreConnection, after_seq: int, head: int) -> int:

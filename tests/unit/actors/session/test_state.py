@@ -130,7 +130,9 @@ def test_a_turn_is_stored_as_running_before_its_prompt_is_sent(status: SessionSt
     assert state.begin(status, held_up=False) == (
         StoreTurn(begun),
         ChangeRecord({"status": "running", "status_reason": None}),
-        AppendEvent("status", {"status": "running", "reason": None, "turn": 1}),
+        AppendEvent(
+            "status", {"status": "running", "reason": None, "turn": 1, "message": begun.prompt}
+        ),
         WatchTurn(1),
         AfterCommit(SendPrompt(begun)),
     )

@@ -72,6 +72,8 @@ BOUND = [
     ("session_list", "project_id"),
     ("session_events", "session_id"),
     ("event_read", "session_id index"),
+    ("event_list", "project_id"),
+    ("event_list", "session_id"),
     ("session_log", "session_id"),
     ("session_diff", "session_id"),
     ("session_compare", "project_id session_ids"),

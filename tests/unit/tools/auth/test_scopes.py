@@ -38,6 +38,7 @@ SEED_READ = {
 }
 
 LATER_READ = {
+    "event_list",
     "event_read",
     "file_list",
     "file_read",

@@ -13,7 +13,7 @@ from oubliette.actors.messages import EndSession
 from oubliette.actors.store.actor import FollowLog, LogGrew
 from oubliette.errors import Conflict, NotFound, OublietteError
 from oubliette.kit import Actor, ActorDead, LocalMessage, Message, Reply, handles
-from oubliette.node.moving import move_project
+from oubliette.node.moving import hand_over, move_project
 from oubliette.records import TERMINAL
 
 if TYPE_CHECKING:
@@ -171,6 +171,10 @@ class DrainActor(Actor):
     async def _moved(self, project_id: str) -> bool:
         try:
             projects = self.system.ref("projects")
+            project = await self._context.reader.project(project_id)
+            if project is None or project.deleted_at is not None:  # it has trees, and no files
+                target = await self._homes.choose_for(project_id)
+                return await hand_over(self._homes, project_id, target)
             await move_project(self._homes, self._home, projects, project_id)
         except (OublietteError, ActorDead) as error:
             log.warning("project stays for now", project_id=project_id, reason=str(error))

@@ -155,7 +155,9 @@ class ClusterHomes:
         return await run(node_room.nodes_with_room)
 
     async def _needs(self, project_id: str) -> ProjectNeeds:
-        return needs_of(self._config, await self._reader.project(project_id))
+        project = await self._reader.project(project_id)
+        deleted = project is not None and project.deleted_at is not None
+        return needs_of(self._config, None if deleted else project)
 
     def _note(self, project_id: str, node: str) -> None:
         if node == self.name:

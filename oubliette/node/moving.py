@@ -131,7 +131,7 @@ async def move_project(homes: ClusterHomes, home: Path, projects: Ref, project_i
             await _send(arrivals, home, project_id)
         finally:  # once handed over it may come back, to a file of the same name
             await asyncio.to_thread(project_files.discard, home, project_id)
-        moved = await _hand_over(homes, project_id, target)
+        moved = await hand_over(homes, project_id, target)
         if not moved:
             await arrivals.ask(DiscardProject(project_id=project_id), timeout=UNPACK_SECONDS)
     finally:
@@ -142,7 +142,7 @@ async def move_project(homes: ClusterHomes, home: Path, projects: Ref, project_i
     return target
 
 
-async def _hand_over(homes: ClusterHomes, project_id: str, target: str) -> bool:
+async def hand_over(homes: ClusterHomes, project_id: str, target: str) -> bool:
     """Change the placement, while no node counts the trees that began in the project.
 
     Their sessions in other projects live on.

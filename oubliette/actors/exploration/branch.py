@@ -69,7 +69,7 @@ class _PlaceAnswered(LocalMessage):
 async def counting_node(context: ActorContext, project_id: str) -> str | None:
     """Return the node that counts the trees of a project; None: this one.
 
-    The trees of a deleted project have no home, and each node counts what it has of them.
+    A project that is deleted keeps its home as long as one of its trees lives.
 
     Raises:
         Unavailable: the machine of the project is lost, or its home is unknown.
@@ -78,9 +78,6 @@ async def counting_node(context: ActorContext, project_id: str) -> str | None:
     if homes is None:
         return None
     homes.forget(project_id)
-    project = await context.reader.project(project_id)
-    if project is None or project.deleted_at is not None:
-        return None
     return await homes.home(project_id, needed=True)
 
 

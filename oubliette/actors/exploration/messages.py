@@ -77,6 +77,16 @@ class OpenTrees(Message, Reply[None]):
     project_id: str | None = None
 
 
+class ProjectDeleted(Message, Reply[None]):
+    """To `explorations`: a project has no sessions any more, and was deleted.
+
+    Its home goes with it, unless a tree that began in it has sessions in other projects: then it
+    goes with that tree.
+    """
+
+    project_id: str
+
+
 class BranchMember(msgspec.Struct, frozen=True, kw_only=True):
     """A session of a tree, as the branch on its node knows it."""
 

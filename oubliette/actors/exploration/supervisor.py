@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from oubliette.actors.exploration.actor import ExplorationActor
 from oubliette.actors.exploration.branch import BranchActor, counting_node
-from oubliette.actors.exploration.messages import CloseTrees, OpenExploration, OpenTrees
+from oubliette.actors.exploration.messages import (
+    CloseTrees,
+    OpenExploration,
+    OpenTrees,
+    ProjectDeleted,
+)
 from oubliette.actors.store.outages import once_back
 from oubliette.errors import OublietteError, ProjectMoves
 from oubliette.kit import ChildSpec, Deferred, DynamicSupervisor, LocalMessage, handles
@@ -14,6 +21,8 @@ from oubliette.kit import ChildSpec, Deferred, DynamicSupervisor, LocalMessage, 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.records import Session
+
+log = structlog.get_logger("oubliette.node")
 
 
 async def of_tree(context: ActorContext, session: Session) -> OpenExploration:
@@ -59,6 +68,22 @@ class _LiveFound(LocalMessage):
 
     found: list[_TreeFound]
     answer: Deferred
+
+
+class _Looked(LocalMessage):
+    """To itself: whether a project is deleted and all trees that began in it have ended."""
+
+    project_id: str
+    over: bool
+    answer: Deferred | None
+
+
+class _Left(LocalMessage):
+    """To itself: a project has no home any more, or that is unknown."""
+
+    project_id: str
+    error: BaseException | None = None
+    answer: Deferred | None
 
 
 class ExplorationsActor(DynamicSupervisor):
@@ -192,4 +217,52 @@ class ExplorationsActor(DynamicSupervisor):
 
     def on_forgotten(self, name: str) -> None:
         """Forget a tree that has ended."""
-        self._counted.pop(name, None)
+        project_id = self._counted.pop(name, None)
+        if project_id is not None and self._context.homes is not None:
+            self._look_at(project_id)
+
+    # ------------------------------------------------------------------ deleted projects
+    @handles(ProjectDeleted)
+    def _deleted(self, message: ProjectDeleted) -> None:
+        self._look_at(message.project_id, self.defer())
+
+    def _look_at(self, project_id: str, answer: Deferred | None = None) -> None:
+        """Take its home from a project that is deleted, if none of its trees lives any more."""
+        self.pipe_to_self(
+            self._is_over(project_id),
+            lambda over: _Looked(project_id=project_id, over=over, answer=answer),
+            lambda error: _Left(project_id=project_id, error=error, answer=answer),
+        )
+
+    async def _is_over(self, project_id: str) -> bool:
+        reader = self._context.reader
+        project = await reader.project(project_id)
+        if project is not None and project.deleted_at is None:
+            return False
+        return all(each.tree_project_id != project_id for each in await reader.live_sessions())
+
+    @handles(_Looked)
+    def _looked(self, message: _Looked) -> None:
+        project_id, homes = message.project_id, self._context.homes
+        busy = project_id in self._leaving or project_id in self._counted.values()
+        if not message.over or busy or homes is None:
+            self._left(_Left(project_id="", answer=message.answer))
+            return
+        self._leaving.add(project_id)  # no tree of it begins here until it has another home
+        self._moves += 1
+        self.pipe_to_self(
+            homes.leave(project_id),
+            lambda _: _Left(project_id=project_id, answer=message.answer),
+            lambda error: _Left(project_id=project_id, error=error, answer=message.answer),
+        )
+
+    @handles(_Left)
+    def _left(self, message: _Left) -> None:
+        self._leaving.discard(message.project_id)
+        if message.answer is None:
+            if message.error is not None:
+                log.warning("home of a deleted project left", reason=str(message.error))
+        elif message.error is not None:
+            message.answer.set_error(message.error)
+        else:
+            message.answer.set(None)

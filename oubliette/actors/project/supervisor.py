@@ -14,7 +14,7 @@ import structlog
 
 from oubliette import ids
 from oubliette.actors.container.messages import GetUnused
-from oubliette.actors.exploration.messages import OpenTrees
+from oubliette.actors.exploration.messages import OpenTrees, ProjectDeleted
 from oubliette.actors.messages import (
     CreateProject,
     DeleteProject,
@@ -406,7 +406,9 @@ class ProjectsActor(DynamicSupervisor):
         except RuntimeFailure as error:
             error.hint = f"project {project.id} is deleted; the next start removes what was left"
             raise
-        await self._leave(project.id)
+        if self._context.homes is not None:  # a tree of it may live on in other projects
+            trees = self.system.ref("explorations")
+            await trees.ask(ProjectDeleted(project_id=project.id))
 
     async def _leave(self, project_id: str) -> None:
         if self._context.homes is not None:

@@ -119,6 +119,14 @@ async def test_a_session_is_ended_once_its_turn_has_ended_and_can_be_resumed(wor
     assert [(each.at_rest, each.final) for each in asked] == [(True, False)] * 2
 
 
+async def test_a_deleted_project_whose_trees_live_on_gets_another_home(world: World) -> None:
+    project = await world.project(deleted_at=1.0)
+    homes = Homes(world, project.id)
+    homes.room = True
+    drained(world, homes)
+    await world.until(lambda: not homes.here)
+
+
 async def test_turns_that_do_not_end_are_interrupted_when_their_time_is_over(world: World) -> None:
     project = await world.project()
     _, asked = await working(world, project.id)

@@ -15,6 +15,7 @@ from oubliette.actors.exploration.messages import (
     GetUsage,
     OpenExploration,
     OpenTrees,
+    ProjectDeleted,
     Reserve,
     Unreserve,
 )
@@ -34,7 +35,7 @@ from oubliette.kit import System
 from oubliette.kit.remote import connect
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Limits, Project, Session
-from oubliette.runtime.store.operations import PutSession
+from oubliette.runtime.store.operations import PutProject, PutSession
 from tests.unit.actors.fakes import ReaderOfADatabaseThatIsAway, Recorder
 from tests.unit.kit.remote.network import Network
 
@@ -66,11 +67,14 @@ class Homes:
         assert needed
         if project_id in self.silent:
             await asyncio.Event().wait()
-        node = self.placed[project_id]
+        node = self.placed.setdefault(project_id, "b")
         return None if node == self.name else node
 
     def forget(self, project_id: str) -> None:
         pass
+
+    async def leave(self, project_id: str) -> None:
+        del self.placed[project_id]
 
     async def projects_here(self) -> frozenset[str]:
         return frozenset(each for each, node in self.placed.items() if node == self.name)
@@ -352,6 +356,35 @@ async def test_no_node_counts_a_tree_while_its_project_is_on_its_way(scene: Scen
         await scene.begin(scene.b, "gogol_b")
     scene.a.trees.tell(OpenTrees(project_id=scene.first.id))
     await scene.begin(scene.b, "gogol_b")
+
+
+async def test_a_tree_whose_project_is_deleted_is_counted_once_until_it_ends(scene: Scene) -> None:
+    """Steps: a child lives on b; the root ends, its project is deleted; another child, on a."""
+    await scene.begin(scene.b, "gogol_b")
+    child = await scene.store("gogol_b", status="running")
+    await scene.world.put(PutSession(msgspec.structs.replace(scene.root, status="completed")))
+    scene.a.tell(SessionFinished(session_id=scene.root.id))
+    await scene.world.put(PutProject(msgspec.structs.replace(scene.first, deleted_at=1.0)))
+    deleted = asyncio.ensure_future(scene.a.trees.ask(ProjectDeleted(project_id=scene.first.id)))
+    await scene.world.until(deleted.done)
+    await scene.begin(scene.a, "gogol_a")
+    for node in (scene.a, scene.b):
+        with pytest.raises(LimitExceeded, match="max_agents_at_once"):
+            await scene.begin(node, "gogol_c")
+    assert scene.placed[scene.first.id] == "a"
+    await scene.world.put(PutSession(msgspec.structs.replace(child, status="completed")))
+    scene.a.tell(SessionFinished(session_id="gogol_a"))
+    scene.b.tell(SessionFinished(session_id="gogol_b"))
+    await scene.world.until(lambda: scene.first.id not in scene.placed, seconds=0.1)
+    await scene.begin(scene.a, "gogol_d", new=False)
+    assert (await scene.ask(scene.b, GetUsage()))["max_agents_at_once"] == 1
+
+
+async def test_a_deleted_project_without_a_living_tree_has_no_home(scene: Scene) -> None:
+    await scene.world.put(PutProject(msgspec.structs.replace(scene.second, deleted_at=1.0)))
+    deleted = asyncio.ensure_future(scene.b.trees.ask(ProjectDeleted(project_id=scene.second.id)))
+    await scene.world.until(deleted.done)
+    assert scene.second.id not in scene.placed
 
 
 async def test_a_database_that_is_slow_for_one_tree_keeps_no_other_waiting(scene: Scene) -> None:

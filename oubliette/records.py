@@ -259,6 +259,8 @@ class Session(Record, frozen=True):
     """Project in which its tree began; empty in records of earlier releases: that of its root."""
     container_id: str | None = None
     process_id: str | None = None
+    process_err: int = 0
+    """Offset of the agent's standard error up to which it is kept."""
     process_frames: int = 3
     """Number of frames of the process's input before its first prompt; 3 in earlier releases."""
     pairing_secret: str | None = None

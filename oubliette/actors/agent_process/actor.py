@@ -115,7 +115,7 @@ class AgentProcessActor(Actor):
             api_key=api_key,
             snapshots=self.system.lookup(SNAPSHOTS),
         )
-        self._output = OutputHalf(offset)
+        self._output = OutputHalf(offset, record.process_err)
         self._stdin = StdinHalf()
         self._stderr = StandardError(context, record, api_key=api_key)
         self._kernel = OutOfMemory(context.runtime)

@@ -33,13 +33,14 @@ class OutputHalf:
 
     Args:
         offset: of the output, behind the last event in the log.
+        err: offset of standard error up to which it was read.
     """
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, err: int) -> None:
         self.offset = offset
         """Offset from which the next attachment reads."""
         self._committed = offset
-        self._acknowledged = Acknowledgement(offset, 0)
+        self._acknowledged = Acknowledgement(offset, err)
         self._acknowledging = False
         self._replaying = False
         self._undelivered: list[tuple[OutputEvent, ...]] = []

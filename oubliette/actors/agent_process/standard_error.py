@@ -36,9 +36,9 @@ class StandardError:
         self._session = session
         self._api_key = api_key
         self._kept = 0
-        self._end = b""
-        """The end of its output."""
-        self.offset = 0
+        self._end: bytes | None = b"" if session.process_err == 0 else None
+        """The end of its output; None: nothing since the stream was attached again."""
+        self.offset = session.process_err
         """Offset up to which it was read."""
 
     def begin(self) -> None:
@@ -47,7 +47,7 @@ class StandardError:
 
     async def keep(self, output: Output) -> None:
         """Append output to the session's log, as far as there is room."""
-        self._end = (self._end + output.data)[-KEPT:]
+        self._end = ((self._end or b"") + output.data)[-KEPT:]
         room = LIMIT - self._kept
         if room > 0:
             data = output.data[:room]
@@ -57,7 +57,7 @@ class StandardError:
         self.offset = output.offset + len(output.data)
 
     async def last_words(self, info: ContainerInfo | None) -> str:
-        """Return `last_words` of this process's output."""
+        """Return `last_words` of this process's output, or of the log if there is none."""
         return await last_words(
             self._context, self._session, info, self._end, api_key=self._api_key
         )

@@ -17,9 +17,9 @@ from oubliette.runtime.agents.base import AgentEvent
 from tests.unit.actors.agent_process.fake_adapter import FakeAdapter
 
 
-def reading(offset: int = 0, handshake: int = 0) -> OutputHalf:
-    half = OutputHalf(offset)
-    half.begin(FakeAdapter(handshake), 0)
+def reading(offset: int = 0, err: int = 0, handshake: int = 0) -> OutputHalf:
+    half = OutputHalf(offset, err)
+    half.begin(FakeAdapter(handshake), err)
     return half
 
 
@@ -44,7 +44,7 @@ def test_a_process_with_a_handshake_is_read_from_its_first_kept_output():
 
 
 def test_another_process_is_read_from_its_start():
-    half = OutputHalf(40)
+    half = OutputHalf(40, 7)
     half.restart()
     half.begin(FakeAdapter(), 0)
     assert half.offset == 0
@@ -98,7 +98,7 @@ def test_a_portion_counts_the_steps_of_the_model():
 
 def test_the_adapter_of_an_older_package_counts_no_steps():
     adapter = FakeAdapter()
-    half = OutputHalf(0)
+    half = OutputHalf(0, 0)
     half.begin(adapter, 0)
     half.read(b"one\n", 0)
     del adapter.steps
@@ -142,7 +142,7 @@ def test_a_handshake_that_fails_has_its_reason():
 
 
 def test_nothing_has_failed_before_there_is_an_adapter():
-    assert OutputHalf(0).failed is None
+    assert OutputHalf(0, 0).failed is None
 
 
 # ------------------------------------------------------------ gaps
@@ -209,13 +209,13 @@ def test_an_older_commit_does_not_take_an_acknowledgement_back():
 
 
 def test_standard_error_is_acknowledged_as_far_as_it_was_read():
-    half = reading(offset=4)
-    assert half.acknowledge(0) is None
+    half = reading(offset=4, err=2)
+    assert half.acknowledge(2) is None
     assert half.acknowledge(9) == Acknowledgement(4, 9)
 
 
 def test_a_process_that_is_taken_over_has_acknowledged_what_is_in_the_log():
-    assert reading(offset=40).acknowledge(0) is None
+    assert reading(offset=40, err=3).acknowledge(3) is None
 
 
 def test_the_acknowledgements_of_a_replay_begin_again_with_the_log_s_own():
@@ -226,7 +226,7 @@ def test_the_acknowledgements_of_a_replay_begin_again_with_the_log_s_own():
 
 
 def test_nothing_of_an_earlier_process_is_acknowledged_to_another():
-    half = OutputHalf(40)
+    half = OutputHalf(40, 7)
     half.restart()
     half.begin(FakeAdapter(), 0)
     assert half.acknowledge(0) is None
@@ -270,7 +270,7 @@ def test_what_the_adapter_of_a_package_has_not_checked_is_replaced_by_the_reason
                 )
             ]
 
-    half = OutputHalf(0)
+    half = OutputHalf(0, 0)
     half.begin(Careless(), 0)
     half.read(b"one\n", 0)
     portion = half.portion("proc_x")

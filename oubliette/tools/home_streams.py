@@ -63,7 +63,7 @@ class _WorkEnded(LocalMessage):
     """The work of a stream has ended, or one of its requests has its answer."""
 
 
-class _End(NamedTuple):
+class _LastPiece(NamedTuple):
     """In the place of a piece: there are no more, or none that can be had."""
 
     error: OublietteError | None
@@ -73,7 +73,7 @@ class StreamEnd:
     """The end of a stream at the home of its project."""
 
     def __init__(self) -> None:
-        self.for_client: asyncio.Queue[bytes | _End] = asyncio.Queue(AHEAD)
+        self.for_client: asyncio.Queue[bytes | _LastPiece] = asyncio.Queue(AHEAD)
         self.of_client: asyncio.Queue[WriteStream] = asyncio.Queue(1)
 
     async def send(self, data: bytes) -> None:
@@ -89,7 +89,7 @@ class StreamEnd:
         """Return all that waits for the client, and at least one piece; empty: its end."""
         pieces: list[bytes] = []
         piece = await self.for_client.get()
-        while not isinstance(piece, _End):
+        while not isinstance(piece, _LastPiece):
             pieces.append(piece)
             if self.for_client.empty():
                 return b"".join(pieces)
@@ -129,11 +129,11 @@ class HomeStreamsActor(Actor):
             raise InvalidParameter(f"there are no streams of the kind {message.kind}", field="kind")
         front = self._nodes.ref(message.front, STREAMS)
         name = f"{STREAMS}/{message.label}"
-        self.spawn(_StreamActor, work, message.wanted, front, name=name)
+        self.spawn(HomeStreamActor, work, message.wanted, front, name=name)
         self.defer().set(None)
 
 
-class _StreamActor(Actor):
+class HomeStreamActor(Actor):
     """One stream; it ends when the other machine has no use for it any more."""
 
     def __init__(self, work: Work, wanted: bytes, front: Ref) -> None:
@@ -159,7 +159,7 @@ class _StreamActor(Actor):
         except Exception:
             log.exception("stream to another machine failed", name=self.name)
             error = OublietteError("internal error; see the log of the server at its home")
-        await self._end.for_client.put(_End(error=error))
+        await self._end.for_client.put(_LastPiece(error=error))
 
     @handles(ReadStream)
     def _read(self, _: ReadStream) -> None:

@@ -77,7 +77,7 @@ class OpenTrees(Message, Reply[None]):
     project_id: str | None = None
 
 
-class ProjectDeleted(Message, Reply[None]):
+class ProjectGone(Message, Reply[None]):
     """To `explorations`: a project has no sessions any more, and was deleted.
 
     Its home goes with it, unless a tree that began in it has sessions in other projects: then it

@@ -12,7 +12,7 @@ from oubliette.actors.exploration.messages import (
     CloseTrees,
     OpenExploration,
     OpenTrees,
-    ProjectDeleted,
+    ProjectGone,
 )
 from oubliette.actors.store.outages import once_back
 from oubliette.errors import OublietteError, ProjectMoves
@@ -37,7 +37,7 @@ async def of_tree(context: ActorContext, session: Session) -> OpenExploration:
     )
 
 
-class _TreeFound(LocalMessage):
+class _TreeHome(LocalMessage):
     """A tree that is to be opened, and who counts it."""
 
     message: OpenExploration
@@ -52,7 +52,7 @@ class _TreeFound(LocalMessage):
 class _HomeFound(LocalMessage):
     """To itself: it is known who counts a tree."""
 
-    found: _TreeFound
+    found: _TreeHome
     answer: Deferred
 
 
@@ -66,11 +66,11 @@ class _HomeUnknown(LocalMessage):
 class _LiveFound(LocalMessage):
     """To itself: the trees of the sessions that live here."""
 
-    found: list[_TreeFound]
+    found: list[_TreeHome]
     answer: Deferred
 
 
-class _Looked(LocalMessage):
+class _TreesCounted(LocalMessage):
     """To itself: whether a project is deleted and all trees that began in it have ended."""
 
     project_id: str
@@ -109,7 +109,7 @@ class ExplorationsActor(DynamicSupervisor):
         for found in await self._live():
             await self._open_found(found)
 
-    async def _live(self) -> list[_TreeFound]:
+    async def _live(self) -> list[_TreeHome]:
         """Return the trees with sessions that live here, and who counts them."""
         here = await once_back(self._context.projects_here)
         living: dict[str, Session] = {}
@@ -122,21 +122,21 @@ class ExplorationsActor(DynamicSupervisor):
             if not self.has_child(session.exploration_id)
         ]
 
-    async def _find(self, message: OpenExploration) -> _TreeFound:
+    async def _find(self, message: OpenExploration) -> _TreeHome:
         """Find out which node counts a tree; the database may be slow with its answer."""
         moves, node, error = self._moves, None, None
         try:
             node = await counting_node(self._context, message.project_id)
         except OublietteError as failed:
             error = failed
-        return _TreeFound(message=message, node=node, error=error, moves=moves)
+        return _TreeHome(message=message, node=node, error=error, moves=moves)
 
     @handles(OpenExploration)
     async def _open(self, message: OpenExploration) -> str | None:
         if (known := self._known(message)) is not None:
             return known
         if self._context.homes is None:
-            return await self._open_found(_TreeFound(message=message, moves=self._moves))
+            return await self._open_found(_TreeHome(message=message, moves=self._moves))
         self._find_for(message, self.defer())
         return None
 
@@ -168,7 +168,7 @@ class ExplorationsActor(DynamicSupervisor):
     def _home_unknown(self, message: _HomeUnknown) -> None:
         message.answer.set_error(message.error)
 
-    async def _open_found(self, found: _TreeFound) -> str:
+    async def _open_found(self, found: _TreeHome) -> str:
         """Start the actor of a tree, or of its branch.
 
         Raises:
@@ -222,15 +222,15 @@ class ExplorationsActor(DynamicSupervisor):
             self._look_at(project_id)
 
     # ------------------------------------------------------------------ deleted projects
-    @handles(ProjectDeleted)
-    def _deleted(self, message: ProjectDeleted) -> None:
+    @handles(ProjectGone)
+    def _deleted(self, message: ProjectGone) -> None:
         self._look_at(message.project_id, self.defer())
 
     def _look_at(self, project_id: str, answer: Deferred | None = None) -> None:
         """Take its home from a project that is deleted, if none of its trees lives any more."""
         self.pipe_to_self(
             self._is_over(project_id),
-            lambda over: _Looked(project_id=project_id, over=over, answer=answer),
+            lambda over: _TreesCounted(project_id=project_id, over=over, answer=answer),
             lambda error: _Left(project_id=project_id, error=error, answer=answer),
         )
 
@@ -241,8 +241,8 @@ class ExplorationsActor(DynamicSupervisor):
             return False
         return all(each.tree_project_id != project_id for each in await reader.live_sessions())
 
-    @handles(_Looked)
-    def _looked(self, message: _Looked) -> None:
+    @handles(_TreesCounted)
+    def _looked(self, message: _TreesCounted) -> None:
         project_id, homes = message.project_id, self._context.homes
         busy = project_id in self._leaving or project_id in self._counted.values()
         if not message.over or busy or homes is None:

@@ -14,7 +14,7 @@ import structlog
 
 from oubliette import ids
 from oubliette.actors.container.messages import GetUnused
-from oubliette.actors.exploration.messages import OpenTrees, ProjectDeleted
+from oubliette.actors.exploration.messages import OpenTrees, ProjectGone
 from oubliette.actors.messages import (
     CreateProject,
     DeleteProject,
@@ -408,7 +408,7 @@ class ProjectsActor(DynamicSupervisor):
             raise
         if self._context.homes is not None:  # a tree of it may live on in other projects
             trees = self.system.ref("explorations")
-            await trees.ask(ProjectDeleted(project_id=project.id))
+            await trees.ask(ProjectGone(project_id=project.id))
 
     async def _leave(self, project_id: str) -> None:
         if self._context.homes is not None:

@@ -24,7 +24,7 @@ MAX_SUBMODULES: Final = 1000
 _DOING: Final = "the fetch of the submodules"
 _UPDATE: Final = ("submodule", "update", "--init", "--progress")
 _LEFT: Final = "!true"
-"""What git does with a submodule that it has fetched, in place of a checkout: nothing."""
+"""Command in place of the checkout of a submodule that git has fetched: it does nothing."""
 
 
 async def fetch_all(

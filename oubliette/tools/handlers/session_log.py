@@ -112,7 +112,7 @@ async def _costs(services: ToolServices, session: Session, turns: list[Turn]) ->
         before = begun[0].began_index if begun else None
         costs = await services.reader.run(turn_costs, session.id, before or ALL)
     ends = [each.cost_before or 0.0 for each in begun[1:]] + [session.cost_usd]
-    for turn, end in zip(begun, ends, strict=True):
+    for turn, end in zip(begun, ends, strict=False):  # a last end without a turn: none has begun
         cost = round(end - (turn.cost_before or 0.0), 9)
         if cost > 0:
             costs[turn.number] = cost

@@ -14,6 +14,8 @@ from oubliette.kit.remote import connect
 from oubliette.tools.home_streams import (
     AHEAD,
     STREAMS,
+    HomeStream,
+    HomeStreamActor,
     HomeStreamsActor,
     StreamEnd,
     open_at_home,
@@ -148,6 +150,15 @@ async def test_a_stream_that_is_given_up_while_it_opens_does_not_begin(scene: Sc
         await using
     assert scene.sent == 0
     assert streams(scene) == []
+
+
+async def test_a_stream_ends_with_the_machine_that_serves_the_client(scene: Scene) -> None:
+    front = scene.home.ref("front", STREAMS)
+    ref = scene.home.system.spawn(HomeStreamActor, scene.endless, b"", front, name="streams/one")
+    assert await HomeStream(ref).read()
+    await scene.front.system.ref(STREAMS).stop()
+    async with asyncio.timeout(SECONDS):
+        await scene.ended.wait()
 
 
 async def test_a_stream_of_an_unknown_kind_is_refused(scene: Scene) -> None:

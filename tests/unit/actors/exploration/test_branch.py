@@ -15,7 +15,7 @@ from oubliette.actors.exploration.messages import (
     GetUsage,
     OpenExploration,
     OpenTrees,
-    ProjectDeleted,
+    ProjectGone,
     Reserve,
     Unreserve,
 )
@@ -365,7 +365,7 @@ async def test_a_tree_whose_project_is_deleted_is_counted_once_until_it_ends(sce
     await scene.world.put(PutSession(msgspec.structs.replace(scene.root, status="completed")))
     scene.a.tell(SessionFinished(session_id=scene.root.id))
     await scene.world.put(PutProject(msgspec.structs.replace(scene.first, deleted_at=1.0)))
-    deleted = asyncio.ensure_future(scene.a.trees.ask(ProjectDeleted(project_id=scene.first.id)))
+    deleted = asyncio.ensure_future(scene.a.trees.ask(ProjectGone(project_id=scene.first.id)))
     await scene.world.until(deleted.done)
     await scene.begin(scene.a, "gogol_a")
     for node in (scene.a, scene.b):
@@ -382,7 +382,7 @@ async def test_a_tree_whose_project_is_deleted_is_counted_once_until_it_ends(sce
 
 async def test_a_deleted_project_without_a_living_tree_has_no_home(scene: Scene) -> None:
     await scene.world.put(PutProject(msgspec.structs.replace(scene.second, deleted_at=1.0)))
-    deleted = asyncio.ensure_future(scene.b.trees.ask(ProjectDeleted(project_id=scene.second.id)))
+    deleted = asyncio.ensure_future(scene.b.trees.ask(ProjectGone(project_id=scene.second.id)))
     await scene.world.until(deleted.done)
     assert scene.second.id not in scene.placed
 

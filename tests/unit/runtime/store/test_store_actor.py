@@ -11,6 +11,7 @@ from oubliette import failpoints
 from oubliette.actors.messages import EventsCommitted, caller_key
 from oubliette.actors.store.actor import (
     FollowLog,
+    GetRunningSince,
     GetStoreState,
     LogGrew,
     StoreActor,
@@ -302,6 +303,7 @@ async def test_a_full_disk_is_told_holds_writes_and_is_over_by_itself(system, st
     await until(lambda: notes)
     (told,) = notes
     assert [one.index for one in told] == [0]
+    await store.ask(GetRunningSince())  # answered once it runs again, which it does after this
     assert await store.ask(GetStoreState()) == StoreState(state="running")
 
 

@@ -29,12 +29,12 @@ sys.exit(main())
 
 
 def sources() -> list[Path]:
-    """Return the modules of the zipapp, in a stable order."""
+    """The modules of the zipapp, in a stable order."""
     return sorted(path for path in MODULES.rglob("*.py") if _name(path) not in NOT_INSIDE)
 
 
 def data_files() -> list[Path]:
-    """Return the files besides the modules, which these read, in a stable order."""
+    """The files besides the modules, which these read, in a stable order."""
     return sorted(MODULES.rglob("*.json"))
 
 

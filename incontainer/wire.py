@@ -95,7 +95,7 @@ class Upstream(_Record):
         self.ticket = ticket
 
     def line(self) -> bytes:
-        """Return the header line, newline included."""
+        """The header line, newline included."""
         words = [UPSTREAM, self.session, self.project, str(self.depth)]
         return _line(words if self.ticket is None else [*words, self.ticket])
 
@@ -111,7 +111,7 @@ class Downstream(_Record):
         self.secret = secret
 
     def line(self) -> bytes:
-        """Return the header line, newline included."""
+        """The header line, newline included."""
         if self.session is None or self.secret is None:
             return _line([DOWNSTREAM, self.project])
         return _line([DOWNSTREAM, self.project, self.session, self.secret])
@@ -127,7 +127,7 @@ class ControlHeader(_Record):
         self.nonce = nonce
 
     def line(self) -> bytes:
-        """Return the header line, newline included."""
+        """The header line, newline included."""
         return _line([HOST, str(self.version), self.nonce])
 
 
@@ -146,7 +146,7 @@ class Attach(_Record):
         self.ticket = ticket
 
     def line(self) -> bytes:
-        """Return the header line, newline included."""
+        """The header line, newline included."""
         offsets = [str(self.out_offset), str(self.err_offset)]
         return _line([ATTACH, str(self.version), self.proc, *offsets, self.ticket])
 
@@ -162,7 +162,7 @@ class Connect(_Record):
         self.ticket = ticket
 
     def line(self) -> bytes:
-        """Return the header line, newline included."""
+        """The header line, newline included."""
         return _line([CONNECT, str(self.version), str(self.port), self.ticket])
 
 
@@ -249,12 +249,12 @@ def _version(word: str, low: int, high: int) -> int:
 
 
 def connected_line() -> bytes:
-    """Return the line that answers a `Connect` once the port has accepted."""
+    """The line that answers a `Connect` once the port has accepted."""
     return f"{CONNECTED}\n".encode()
 
 
 def error_line(reason: str) -> bytes:
-    """Return the line that answers a refused header."""
+    """The line that answers a refused header."""
     return f"{ERROR} {' '.join(reason.split())}\n".encode()[:MAX_HEADER]
 
 
@@ -293,7 +293,7 @@ def same(given: object, expected: str) -> bool:
 
 
 def digest(secret: str) -> str:
-    """Return the SHA-256 of a pairing secret, as `expect` carries it."""
+    """The SHA-256 of a pairing secret, as `expect` carries it."""
     import hashlib
 
     return hashlib.sha256(secret.encode()).hexdigest()
@@ -318,7 +318,7 @@ def _most(kind: int) -> int:
 
 
 def encode_frame(kind: int, n: int, payload: bytes | memoryview = b"") -> bytes:
-    """Return one frame as bytes.
+    """One frame as bytes.
 
     Raises:
         WireError: The payload is longer than a frame of this kind may be.
@@ -341,7 +341,7 @@ class FrameDecoder:
         return len(self._buffer)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """Return the frames that `data` completes.
+        """The frames that `data` completes.
 
         Raises:
             WireError: Unknown kind or oversize frame; nothing can be read after it.
@@ -417,7 +417,7 @@ class LineReader:
         return self._size
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes | OversizeLine]:
-        """Return the lines that `data` completes, without their newlines, in order."""
+        """The lines that `data` completes, without their newlines, in order."""
         lines: list[bytes | OversizeLine] = []
         *ended, rest = bytes(data).split(b"\n")
         for piece in ended:
@@ -461,7 +461,7 @@ def encode_json(value: object) -> bytes:
 
 
 def decode_json(line: bytes) -> dict[str, Any]:
-    """Return the JSON object in one line.
+    """The JSON object in one line.
 
     Raises:
         WireError: Not UTF-8, not JSON, or not an object.

@@ -12,9 +12,7 @@ from oubliette.version import __version__
 TYPE_CHECKING = False  # as in `typing`, whose import would take longer than all of this
 if TYPE_CHECKING:
     from oubliette import errors, kit, messages, sync
-    from oubliette.api.bad_agent import (
-        BadAgent,
-    )
+    from oubliette.api.agent_files import BadAgent
     from oubliette.api.browser_port import (
         BrowserPort,
     )
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     )
     from oubliette.api.changes import (
         ExportInfo,
+        ForkInfo,
     )
     from oubliette.api.client import (
         Oubliette,
@@ -67,9 +66,6 @@ if TYPE_CHECKING:
     )
     from oubliette.api.files.workspace_files import (
         WorkspaceFiles,
-    )
-    from oubliette.api.forks import (
-        ForkInfo,
     )
     from oubliette.api.opening import (
         connect,
@@ -252,10 +248,13 @@ __all__ = (
 )
 
 _NAMES = {
-    "oubliette.api.bad_agent": ("BadAgent",),
+    "oubliette.api.agent_files": ("BadAgent",),
     "oubliette.api.browser_port": ("BrowserPort",),
     "oubliette.api.callers.caller": ("Caller",),
-    "oubliette.api.changes": ("ExportInfo",),
+    "oubliette.api.changes": (
+        "ExportInfo",
+        "ForkInfo",
+    ),
     "oubliette.api.client": ("Oubliette",),
     "oubliette.api.errors": (
         "AgentNeverSawTools",
@@ -295,7 +294,6 @@ _NAMES = {
         "CopiedFiles",
         "FileInfo",
     ),
-    "oubliette.api.forks": ("ForkInfo",),
     "oubliette.api.files.workspace_files": ("WorkspaceFiles",),
     "oubliette.api.opening": (
         "connect",

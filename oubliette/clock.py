@@ -39,11 +39,11 @@ class SystemClock:
     """The machine's clocks and the running loop's timers."""
 
     def monotonic(self) -> float:
-        """Return the seconds of `time.monotonic`."""
+        """The seconds of `time.monotonic`."""
         return time.monotonic()
 
     def time(self) -> float:
-        """Return the seconds of `time.time`."""
+        """The seconds of `time.time`."""
         return time.time()
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> TimerHandle:

@@ -93,7 +93,7 @@ def derived_id(prefix: str, *parts: str) -> str:
 
 
 def new_uuid() -> str:
-    """Return a random UUID (version 4, RFC 9562) for workspaces and requests."""
+    """A random UUID (version 4, RFC 9562) for workspaces and requests."""
     return str(uuid.uuid4())
 
 

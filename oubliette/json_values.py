@@ -185,7 +185,7 @@ def _integer(digits: str) -> int:
 def parse(
     data: bytes, name: str = "arguments", *, integer: Callable[[str], object] = _integer
 ) -> Any:
-    """Return the JSON value in a line, which is not checked yet except for `check_count`.
+    """The JSON value in a line, which is not checked yet except for `check_count`.
 
     Args:
         data: The line.
@@ -208,7 +208,7 @@ def parse(
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Return the JSON object in a line, whose values are checked.
+    """The JSON object in a line, whose values are checked.
 
     Raises:
         InvalidParameter: it is not JSON, no object, or has a value that may not enter.
@@ -231,7 +231,7 @@ def is_fit(fields: Mapping[Any, Any], envelope: int = 2 * ENVELOPE) -> bool:
 
 
 def size(value: object) -> int:
-    """Return the bytes of a value as JSON, at least roughly. Never raises."""
+    """The bytes of a value as JSON, at least roughly. Never raises."""
     try:
         return len(_encode(value))
     except (TypeError, ValueError, OverflowError, RecursionError):

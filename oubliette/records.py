@@ -66,7 +66,7 @@ class AgentChoice(Record, frozen=True):
 
 
 def same_fields(source: msgspec.Struct, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the fields of `source` that `kind` has too."""
+    """The fields of `source` that `kind` has too."""
     return {name: getattr(source, name) for name in _same_names(type(source), kind)}
 
 
@@ -295,7 +295,7 @@ class Session(Record, frozen=True):
 
 
 def title_of(prompt: str) -> str:
-    """Return the title of a session that begins with this prompt: its first line with a text."""
+    """The title of a session that begins with this prompt: its first line with a text."""
     lines = (line.strip() for line in prompt.splitlines())
     return next(filter(None, lines), "")[:MAX_TITLE]
 
@@ -345,7 +345,7 @@ class Event(Record, frozen=True):
     """`{process}:{offset}:{ordinal}` of the output it was read from; unique within the session."""
 
     def sendable(self) -> Event:
-        """Return the event as it can be sent to everybody.
+        """The event as it can be sent to everybody.
 
         That is by reference if an earlier release has stored what may not enter any more.
         """
@@ -354,14 +354,14 @@ class Event(Record, frozen=True):
         return self.by_reference(json_values.size(self.data))
 
     def unnamed(self) -> Event:
-        """Return the event without names of principals, which are not for all who may read it."""
+        """The event without names of principals, which are not for all who may read it."""
         if self.type != "permission_settled" or "by" not in self.data:
             return self
         kept = {name: value for name, value in self.data.items() if name != "by"}
         return msgspec.structs.replace(self, data=kept)
 
     def by_reference(self, size: int) -> Event:
-        """Return the event with a reference, by which `event_read` finds it, for its `size` bytes.
+        """The event with a reference, by which `event_read` finds it, for its `size` bytes.
 
         Of a request it keeps enough to refuse it without reading it.
         """

@@ -33,7 +33,7 @@ def expanded(path: str | PathLike[str], what: str) -> Path:
 
 
 def absolute(path: str | PathLike[str], what: str) -> Path:
-    """Return the path as an absolute one, links not followed.
+    """The path as an absolute one, links not followed.
 
     Raises:
         ConfigError: as `expanded` and `working_folder`.
@@ -43,7 +43,7 @@ def absolute(path: str | PathLike[str], what: str) -> Path:
 
 
 def working_folder() -> Path:
-    """Return the folder that this process is in.
+    """The folder that this process is in.
 
     Raises:
         ConfigError: it was removed, or may not be entered any more.

@@ -105,7 +105,7 @@ class PendingCall:
 
 
 def new_call_id() -> str:
-    """Return a UUID version 4, without the 3 ms that `import uuid` takes."""
+    """A UUID version 4, without the 3 ms that `import uuid` takes."""
     raw = bytearray(os.urandom(16))
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
@@ -155,7 +155,7 @@ class PendingCalls:
         return number
 
     def pending(self) -> list[PendingCall]:
-        """Return all waiting calls, in the order in which they were made."""
+        """All waiting calls, in the order in which they were made."""
         return list(self._calls.values())
 
     def take(self, number: int) -> PendingCall | None:

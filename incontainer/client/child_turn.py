@@ -29,7 +29,7 @@ ANSWER_SECONDS = 60.0  # for an answer, beyond what it may be held back
 
 
 def unanswered(result: object) -> Json | None:
-    """Return the answer to `session_message`, if it names a session and has no result."""
+    """The answer to `session_message`, if it names a session and has no result."""
     found = as_object(result)
     if found is None or not as_text(found.get("session_id")) or found.get("result") is not None:
         return None

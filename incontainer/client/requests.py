@@ -131,7 +131,7 @@ class AgentRequest:
 def error_message(
     request_id: RequestId | None, code: int, message: str, data: object = None
 ) -> Json:
-    """Return a JSON-RPC error as an answer."""
+    """A JSON-RPC error as an answer."""
     error: Json = {"code": code, "message": message}
     if data is not None:
         error["data"] = data

@@ -75,7 +75,7 @@ class Catalog:
         return self._tools.get(name) or self._short.get(name)
 
     def entries(self) -> list[Json]:
-        """Return all tools as `tools/list` shows them, in a stable order."""
+        """All tools as `tools/list` shows them, in a stable order."""
         return [tool.entry for tool in self._tools.values()]
 
     def configure_caller(self, params: Json) -> bool:
@@ -139,7 +139,7 @@ def _tool(item: Json, kind: str, prefix: str, description: str) -> CatalogTool |
 
 
 def object_schema(schema: object) -> Json:
-    """Return the schema with an object at its root.
+    """The schema with an object at its root.
 
     One schema without it makes the official SDK drop the whole tool list.
     """
@@ -154,7 +154,6 @@ def object_schema(schema: object) -> Json:
 
 
 def success(result: object) -> Json:
-    """Return a tool's result for the agent: text, and an object as structured content too."""
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
     shown: Json = {"content": [{"type": "text", "text": text}], "isError": False}
     if isinstance(result, dict):
@@ -172,7 +171,7 @@ def tool_error(message: str, kind: str) -> Json:
 
 
 def oubliette_error(code: int, message: str, kind: str) -> Json:
-    """Return a failed `oubliette_call_tool` for the agent (specification of oubliette-tools)."""
+    """A failed `oubliette_call_tool` for the agent (specification of oubliette-tools)."""
     if code == INSUFFICIENT_SCOPE:
         return tool_error(_led_by("insufficient permissions", message), "insufficient_permissions")
     if code == INVALID_KEY:
@@ -185,7 +184,7 @@ def _led_by(phrase: str, message: str) -> str:
 
 
 def oubliette_success(result: object) -> Json:
-    """Return the result of `oubliette_call_tool`, which is an MCP result already."""
+    """The result of `oubliette_call_tool`, which is an MCP result already."""
     fields = as_object(result) or {}
     content = as_array(fields.get("content"))
     if content is None or not all(as_text((as_object(b) or {}).get("type")) for b in content):

@@ -20,12 +20,12 @@ MAX_DATA = 2 << 20  # bytes of a file in one request or answer
 
 
 def name_string(name: bytes) -> str:
-    """Return a name or path as a frame carries it."""
+    """A name or path as a frame carries it."""
     return name.decode("utf-8", "surrogateescape")
 
 
 def name_bytes(name: str) -> bytes:
-    """Return the bytes of a name or path in a frame.
+    """The bytes of a name or path in a frame.
 
     Raises:
         UnicodeEncodeError: No bytes are written like this.

@@ -43,7 +43,7 @@ class FileProblem(Exception):
 
 
 def problem_of(error: OSError) -> FileProblem:
-    """Return the problem that an error of the kernel stands for."""
+    """The problem that an error of the kernel stands for."""
     reason = REASONS.get(error.errno or 0)
     return FileProblem(reason or "failed", "" if reason else os.strerror(error.errno or 0))
 
@@ -86,7 +86,7 @@ class Place:
 
 
 def kind_of(found: os.stat_result) -> str:
-    """Return the kind of a file, as the server knows them."""
+    """The kind of a file, as the server knows them."""
     if stat.S_ISREG(found.st_mode):
         return "file"
     if stat.S_ISDIR(found.st_mode):

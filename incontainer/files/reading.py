@@ -34,7 +34,7 @@ def describe(found: os.stat_result) -> dict[str, Any]:
 
 
 def version_of(found: os.stat_result) -> str:
-    """Return a word that another content of the same name does not have."""
+    """A word that another content of the same name does not have."""
     return f"{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}-{found.st_ctime_ns:x}"
 
 
@@ -68,7 +68,7 @@ class _LastFolder:
         self._names: list[bytes] = []
 
     def page(self, fd: int, after: bytes, count: int) -> list[bytes]:
-        """Return the first `count` names after `after`, in the order of their bytes."""
+        """The first `count` names after `after`, in the order of their bytes."""
         found = os.fstat(fd)
         now = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
         if not after or now != self._of:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
             ...
 
         def hello(self) -> dict[str, Any]:
-            """Return the first event that the server receives."""
+            """The first event that the server receives."""
             ...
 
         def request(self, link: GuestControlLink, request: dict[str, Any]) -> None:

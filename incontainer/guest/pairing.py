@@ -201,7 +201,7 @@ class Pairing:
     # For hello, stats and shutdown
 
     def sessions(self) -> list[dict[str, Any]]:
-        """Return the announced sessions as `hello` lists them."""
+        """The announced sessions as `hello` lists them."""
         return [
             {"session": session, "paired": expected.pair is not None}
             for session, expected in sorted(self._expected.items())

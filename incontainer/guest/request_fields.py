@@ -21,7 +21,7 @@ def invalid(name: str, what: str) -> VerbError:
 
 
 def text(request: dict[str, Any], name: str) -> str:
-    """Return a string valid in argv, an environment or a path: not empty, no NUL, UTF-8."""
+    """A string valid in argv, an environment or a path: not empty, no NUL, UTF-8."""
     value: object = request.get(name)
     if not isinstance(value, str) or not value:
         raise invalid(name, "a string is needed")
@@ -29,7 +29,7 @@ def text(request: dict[str, Any], name: str) -> str:
 
 
 def word(request: dict[str, Any], name: str) -> str:
-    """Return a string valid in a header."""
+    """A string valid in a header."""
     value = text(request, name)
     if len(value) > 256 or not value.isprintable() or " " in value:
         raise invalid(name, "1 to 256 printable characters without blanks are needed")
@@ -47,7 +47,7 @@ def _clean(name: str, value: str) -> str:
 
 
 def strings(request: dict[str, Any], name: str) -> list[str]:
-    """Return a list of strings, the first not empty."""
+    """A list of strings, the first not empty."""
     value: list[Any] = request.get(name, ())
     if type(value) is not list or not value or not value[0]:
         raise invalid(name, "a list of strings is needed")
@@ -80,7 +80,7 @@ def mapping(request: dict[str, Any], name: str) -> dict[str, str]:
 
 
 def number(request: dict[str, Any], name: str, low: int, high: int) -> int:
-    """Return an integer from `low` to `high`."""
+    """An integer from `low` to `high`."""
     value: object = request.get(name)
     if type(value) is not int or not low <= value <= high:
         raise invalid(name, f"a whole number from {low} to {high} is needed")

@@ -165,7 +165,7 @@ class GuestServer:
         return False
 
     def _owner_of(self, sock: socket.socket) -> str | None:
-        """Return the session whose agent the peer descends from, as far as /proc shows."""
+        """The session whose agent the peer descends from, as far as /proc shows."""
         return self.table.session_of(linux.ancestors(linux.peer_pid(sock)))
 
     def _attach(self, reader: HeaderReader, header: wire.Attach, first: bytes) -> None:
@@ -250,7 +250,7 @@ class GuestServer:
             self._orphan_timer.cancel()
 
     def hello(self) -> dict[str, Any]:
-        """Return the first event that the server receives."""
+        """The first event that the server receives."""
         return {
             "event": "hello",
             "versions": [wire.PROTOCOL_MIN, wire.PROTOCOL_MAX],

@@ -229,7 +229,7 @@ def tasks() -> list[Task]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return all live processes below this one, none of them before its parent."""
+    """All live processes below this one, none of them before its parent."""
     return trees([pid], tasks())[1:]
 
 

@@ -33,7 +33,7 @@ def unpack(archive: str, folder: str) -> None:
 
 
 def load(folder: str, module: str, file: str, function: str) -> Any:
-    """Return the function `function` of a module whose files are in `folder`.
+    """The function `function` of a module whose files are in `folder`.
 
     Args:
         folder: The shipped files; imports are looked for there first.

@@ -53,7 +53,7 @@ class EventOutput:
 
 
 def _line_of(event: Json) -> bytes:
-    """Return an event as a line of JSON, for any values of a function."""
+    """An event as a line of JSON, for any values of a function."""
     try:
         text = json.dumps(event, ensure_ascii=False, allow_nan=False, default=repr)
     except (TypeError, ValueError, RecursionError):  # keys, infinities, circles

@@ -62,7 +62,7 @@ class _Placeholder(Exception, metaclass=_PlaceholderKind):
 
 
 def placeholder(name: str) -> Any:
-    """Return a placeholder for a name of the package, a class of its own."""
+    """A placeholder for a name of the package, a class of its own."""
     short = name.rpartition(".")[2]
     if short in PROGRAMS:
         return _Program(short)
@@ -122,7 +122,7 @@ def _same(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _decorator(function: Callable[..., Any] | None = None, **_options: Any) -> Callable[..., Any]:
-    """Return a decorated function as it is, with or without options."""
+    """A decorated function as it is, with or without options."""
     return _same if function is None else function
 
 

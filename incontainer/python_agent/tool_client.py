@@ -138,7 +138,7 @@ class ToolClient:
         self._process: _ClientProcess | None = None
 
     async def tools(self) -> list[Json]:
-        """Return the tools that the session has now: name, description, inputSchema."""
+        """The tools that the session has now: name, description, inputSchema."""
         process = await self._running()
         listed = as_array((await process.ask("tools/list", {})).get("tools")) or []
         return [entry for each in listed if (entry := as_object(each)) is not None]

@@ -73,7 +73,7 @@ class PythonTurn:
     # For the function
 
     async def tools(self) -> list[Json]:
-        """Return the tools that the session has now: name, description, inputSchema."""
+        """The tools that the session has now: name, description, inputSchema."""
         return await self._tools.tools()
 
     async def call(self, tool: str, arguments: Json | None = None) -> Any:
@@ -96,7 +96,7 @@ class PythonTurn:
         return result
 
     def tool(self, name: str, arguments: Json | None = None) -> OwnStep:
-        """Return a context manager that logs a tool of the agent's own as a call and its result."""
+        """A context manager that logs a tool of the agent's own as a call and its result."""
         return OwnStep(self, name, arguments or {})
 
     async def ask(self, text: str) -> bool:
@@ -157,7 +157,7 @@ class PythonTurn:
 
 
 def described(error: BaseException) -> str:
-    """Return an error of a function as text: its message, with its class unless it is a tool's."""
+    """An error of a function as text: its message, with its class unless it is a tool's."""
     if isinstance(error, ToolRefused):
         return str(error)
     text = str(error)

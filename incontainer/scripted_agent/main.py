@@ -181,7 +181,7 @@ class ScriptedAgent:
 
 
 def _terminations() -> int:
-    """Return a descriptor that becomes readable with SIGTERM.
+    """A descriptor that becomes readable with SIGTERM.
 
     A handler that raises would not do: the signal may come just before the main thread blocks.
     """
@@ -193,7 +193,7 @@ def _terminations() -> int:
 
 
 def client_argv() -> list[str]:
-    """Return the command that starts `oubliette-client` from this program's zipapp or checkout."""
+    """The command that starts `oubliette-client` from this program's zipapp or checkout."""
     home = os.path.abspath(__file__)
     for _ in range(3):  # above the top package: the zipapp, or its counterpart in a checkout
         home = os.path.dirname(home)

@@ -90,7 +90,7 @@ class _Server:
             pass  # it is ending, and its tools with it
 
     def take(self, number: int) -> Json:
-        """Return the result for request `number`, which has arrived."""
+        """The result for request `number`, which has arrived."""
         with self._moment.condition:
             taken = self.answers.pop(number, None)
         if taken is None:
@@ -156,7 +156,7 @@ class McpClient:
         self._server: _Server | None = None
 
     def tools(self) -> list[str]:
-        """Return the names that `tools/list` gives now."""
+        """The names that `tools/list` gives now."""
         listed = self._ask(self._running(), "tools/list", {})
         entries = as_array(listed.get("tools")) or []
         return [as_text((as_object(entry) or {}).get("name")) for entry in entries]
@@ -276,7 +276,7 @@ class Pending:
             raise McpError(f"no answer within {seconds:g} s")
 
     def result(self) -> Json:
-        """Return the answer, which has arrived.
+        """The answer, which has arrived.
 
         Raises:
             McpError: The answer is an error, or the server has ended without one.

@@ -57,7 +57,7 @@ class CallerBoard(Protocol):
         ...
 
     async def projects(self, principal: str, caller_id: str) -> list[str]:
-        """Return the projects for whose bound keys a caller has a place of its own."""
+        """The projects for whose bound keys a caller has a place of its own."""
         ...
 
     async def read(self, principal: str, caller_id: str, project: str) -> SharedCaller | None:

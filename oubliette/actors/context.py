@@ -33,7 +33,7 @@ class AgentTools(Protocol):
     """Oubliette's own tools, for an agent that presents a key."""
 
     async def tools(self, api_key: str, session_id: str) -> list[dict[str, Any]]:
-        """Return the tools that this key may call on this session's link."""
+        """The tools that this key may call on this session's link."""
         ...
 
     async def call(
@@ -65,7 +65,7 @@ class ProjectHomes(Protocol):
         ...
 
     def ref(self, node: str, name: str) -> Ref:
-        """Return an actor of a node, by its name there."""
+        """An actor of a node, by its name there."""
         ...
 
     async def home(self, project_id: str, *, needed: bool) -> str | None:
@@ -83,7 +83,7 @@ class ProjectHomes(Protocol):
         ...
 
     async def projects_here(self) -> frozenset[str]:
-        """Return the projects that have their home on this node."""
+        """The projects that have their home on this node."""
         ...
 
     async def elsewhere(self, project_id: str) -> bool: ...
@@ -109,7 +109,7 @@ class ProjectHomes(Protocol):
         ...
 
     def lost_machine(self, session_id: str) -> str | None:
-        """Return the machine that a session was on, if that is gone and with it the session."""
+        """The machine that a session was on, if that is gone and with it the session."""
         ...
 
     def session_ended(self, session_id: str) -> None:
@@ -165,7 +165,7 @@ class ActorContext:
         return None if self.homes is None else await self.homes.projects_here()
 
     def agent(self, name: str) -> AgentRuntime:
-        """Return the agent of a session, which an earlier server may have had.
+        """The agent of a session, which an earlier server may have had.
 
         Raises:
             NotFound: this server has none of that name; the message has the reason and a remedy.

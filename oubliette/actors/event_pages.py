@@ -82,7 +82,7 @@ async def long_poll(
     slice_seconds: float,
     read: Callable[[float], Awaitable[EventPage]],
 ) -> EventPage:
-    """Return the first page of `read` with events, else the last one when the time is over.
+    """The first page of `read` with events, else the last one when the time is over.
 
     `read` gets the seconds that it may wait. It is called in slices of `slice_seconds`, so that a
     restarted actor is found again.
@@ -104,7 +104,7 @@ async def read_page(
     wait: float,
     whole_bytes: int | None = None,
 ) -> EventPage:
-    """Return a page of one session: from its actor if it is live, else from the store.
+    """A page of one session: from its actor if it is live, else from the store.
 
     Stored events of more than `whole_bytes` come as a reference.
 
@@ -177,7 +177,7 @@ async def error_of(reader: Reader, page: EventPage) -> str | None:
 
 
 def _last_error(connection: StoreConnection, session_id: str) -> str | None:
-    """Return the message of a session's newest `error` event."""
+    """The message of a session's newest `error` event."""
     row = connection.execute(
         "SELECT data FROM events WHERE session_id = ? AND type = 'error' ORDER BY idx DESC LIMIT 1",
         (session_id,),

@@ -48,7 +48,7 @@ class FanOut(Generic[R]):
         return number
 
     def no_room(self, number: int) -> bool:
-        """Return a message that found no room to the waiting ones, as the next one.
+        """A message that found no room to the waiting ones, as the next one.
 
         False if none of ours runs, whose end would make room: then it has to be answered.
         """
@@ -67,5 +67,5 @@ class FanOut(Generic[R]):
             self.parallel = min(self._limit, self.parallel + 1)
 
     def in_order(self) -> tuple[R, ...]:
-        """Return the results in the order of the messages, once it is over."""
+        """The results in the order of the messages, once it is over."""
         return tuple(self.results[number] for number in range(self.count))

@@ -27,12 +27,11 @@ Outcome = Literal["result", "tool_error", "timeout", "caller_gone", "cancelled"]
 
 
 def caller_actor_name(principal: str, caller_id: str) -> str:
-    """Return the name of the CallerActor of this caller."""
     return f"callers/{caller_key(principal, caller_id)}"
 
 
 def caller_key(principal: str, caller_id: str) -> str:
-    """Return the key under which the store publishes a caller's events."""
+    """The key under which the store publishes a caller's events."""
     return f"{principal}/{caller_id}"
 
 

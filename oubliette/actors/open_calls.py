@@ -104,7 +104,7 @@ class OpenCallTable:
             del self._totals[holder.principal]
 
     def __len__(self) -> int:
-        """Return the number of principals with an open call."""
+        """The number of principals with an open call."""
         return len(self._totals)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from oubliette.actors.caller.supervisor import CallersActor
-from oubliette.actors.exploration.supervisor import ExplorationsActor
 from oubliette.actors.messages import EndSession
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor, OpenCallTable
 from oubliette.actors.ports.actor import PortsActor
@@ -19,6 +18,7 @@ from oubliette.actors.snapshot_requests import SNAPSHOTS
 from oubliette.actors.snapshots import SnapshotsActor
 from oubliette.actors.subscriptions.stored_cursor import SubscriptionTable
 from oubliette.actors.subscriptions.supervisor import SUBSCRIPTIONS, SubscriptionsActor
+from oubliette.actors.tree.supervisor import TreesActor
 from oubliette.errors import OublietteError
 from oubliette.kit import Actor, ChildSpec, Down, Supervisor, handles
 from oubliette.runtime.snapshots.git_program import GitProgram
@@ -41,7 +41,7 @@ ROOT_SECONDS: Final = 8.0  # for all actors together, after that
 
 
 def start_root(system: System, context: ActorContext, sessions: SessionTable) -> Ref:
-    """Start callers, explorations, subscriptions and projects; return their supervisor.
+    """Start callers, trees, subscriptions and projects; return their supervisor.
 
     The store must run. `sessions` is the table that `context.session_registry` reads.
 
@@ -63,9 +63,7 @@ def start_root(system: System, context: ActorContext, sessions: SessionTable) ->
         ),
         *_snapshots(context),
         ChildSpec(name="callers", cls=CallersActor, args=callers, known_as="callers"),
-        ChildSpec(
-            name="explorations", cls=ExplorationsActor, args=(context,), known_as="explorations"
-        ),
+        ChildSpec(name="trees", cls=TreesActor, args=(context,), known_as="trees"),
         ChildSpec(
             name=SUBSCRIPTIONS,
             cls=SubscriptionsActor,

@@ -149,7 +149,7 @@ class SessionRegistry:
         self._table = table
 
     def session(self, session_id: str) -> Ref | None:
-        """Return the ref of the actor that runs this session, if it is live."""
+        """The ref of the actor that runs this session, if it is live."""
         return self._table.sessions.get(session_id)
 
     async def appears(self, session_id: str, timeout: float = RESTART_SECONDS) -> bool:

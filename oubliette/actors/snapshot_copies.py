@@ -10,7 +10,7 @@ import structlog
 from oubliette.actors.snapshot_news import HOME, Key
 from oubliette.errors import OublietteError
 from oubliette.runtime.repositories.served_view import ServedSnapshots
-from oubliette.runtime.snapshots.bundled_copies import BundledCopies
+from oubliette.runtime.snapshots.bundles import BundledCopies
 from oubliette.runtime.snapshots.ref_files import refs_below
 from oubliette.runtime.snapshots.second_place import SecondPlace
 from oubliette.runtime.snapshots.shadow_repository import REFS, ShadowRepository

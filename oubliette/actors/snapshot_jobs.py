@@ -40,7 +40,7 @@ class JobOutcome(NamedTuple):
 
 
 async def principal_of(reader: Reader, key: Key, job: TakeSnapshot | ToolJob | None) -> str:
-    """Return the principal for which a job is done: who started the root of the session's tree.
+    """The principal for which a job is done: who started the root of the session's tree.
 
     Where a job is that of no session, it is the owner of the project. What agents start with keys
     of their own is in their tree, and so it is work for the same principal.

@@ -42,7 +42,7 @@ from oubliette.actors.snapshot_requests import (
 from oubliette.errors import NotFound, OublietteError, RuntimeFailure
 from oubliette.kit import Actor, Deferred, LocalMessage, handles
 from oubliette.runtime.long_work import works_for
-from oubliette.runtime.snapshots.copy_records import CopyName
+from oubliette.runtime.snapshots.copies import CopyName
 from oubliette.runtime.snapshots.exports import KEPT_SECONDS
 from oubliette.runtime.snapshots.git_program import GitProgram
 from oubliette.runtime.snapshots.history_records import PieceAnswer

@@ -1,27 +1,97 @@
-"""Files that an agent's function needs in a container: its module, or its whole package.
+"""Files that an agent's function needs in a container: its cell, its module, or its package.
 
 Imports of other distributions are not followed: the image has them, or not.
+
+The function travels alone. Modules that it uses are imported there under the same names, plain
+values are written out, and anything else is refused.
 """
 
 from __future__ import annotations
 
+import builtins
+import dis
 import inspect
 import io
 import sys
 import sysconfig
-import zipfile
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from oubliette.api.agent_cell import CELL, cell_source
-from oubliette.api.bad_agent import BadAgent
+from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType
+
+
+class BadAgent(OublietteError, ValueError):
+    """A function cannot be an agent; the message names it, the hint has the remedy."""
+
+    code = "bad_agent"
+    exit_code = 2
+
+
+CELL: Final = "oubliette_agent_cell"
+"""Name of the module in the container."""
+_PLAIN: Final = (bool, int, float, str, bytes, type(None))
+
+
+def cell_source(function: Callable[..., Any], name: str) -> bytes:
+    """Return a module with the function in it, and the names of other cells that it uses.
+
+    Raises:
+        BadAgent: there is no source, or the function uses something that cannot travel.
+    """
+    bare = inspect.unwrap(function)
+    try:
+        lines, _ = inspect.getsourcelines(bare)
+    except (OSError, TypeError) as error:
+        raise BadAgent(
+            f"agent {name}: its source is in no file",
+            hint="write the function into a file, and import it from there",
+        ) from error
+    start = next(i for i, line in enumerate(lines) if line.lstrip().startswith("async def "))
+    head = ["from __future__ import annotations"]
+    head += [_bound(each, bare.__globals__, name) for each in sorted(_names(bare))]
+    body = textwrap.dedent("".join(lines[start:]))
+    return "\n".join([*head, "", body]).encode()
+
+
+def _names(function: Callable[..., Any]) -> set[str]:
+    """Return the names of a function's module that it uses, in its inner functions too."""
+    found = set(_loaded(function.__code__))
+    return {each for each in found if each not in vars(builtins)}
+
+
+def _loaded(code: CodeType) -> Iterator[str]:
+    for step in dis.get_instructions(code):
+        if step.opname in {"LOAD_GLOBAL", "LOAD_NAME"} and isinstance(step.argval, str):
+            yield step.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _loaded(constant)
+
+
+def _bound(used: str, there: dict[str, Any], name: str) -> str:
+    """Return the line that binds a name in the container as it is bound here."""
+    missing = object()
+    value = there.get(used, missing)
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__} as {used}"
+    if type(value) in _PLAIN:
+        return f"{used} = {value!r}"
+    module, qualified = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if module not in {None, "__main__"} and qualified.isidentifier():
+        return f"from {module} import {qualified} as {used}"
+    raise BadAgent(
+        f"agent {name}: it uses {used}, which is defined in another cell",
+        hint="define it inside the function, or write both into a file and import the agent",
+    )
+
 
 MOST_BYTES: Final = 16 << 20
 """Of all files of an agent: they are written into the HOME of each session at each start."""
@@ -43,6 +113,8 @@ class AgentFiles(msgspec.Struct, frozen=True, kw_only=True):
 
     def archive(self) -> bytes:
         """Return the files as a zip."""
+        import zipfile  # here: a program that only defines an agent needs none
+
         made = io.BytesIO()
         with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
             for path, content in sorted(self.files.items()):

@@ -12,11 +12,11 @@ from oubliette.api._generated.project_calls import ProjectCalls
 from oubliette.api.callers.caller import Caller
 from oubliette.api.context import ClientContext
 from oubliette.api.events.decoding import decode_event
-from oubliette.api.finishing import finish
+from oubliette.api.owned_context import finish
 from oubliette.api.project import PAGE
 from oubliette.api.session import Session
+from oubliette.api.shared import subscribe
 from oubliette.api.spawner import CLEANUP_SECONDS, end_quietly
-from oubliette.api.subscribing import subscribe
 from oubliette.api.views import SessionInfo
 from oubliette.contract.session import PermissionInfo
 from oubliette.errors import Conflict, InvalidParameter
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.connection import SystemConnection
     from oubliette.api.events.types import Event
-    from oubliette.api.subscribing import Subscriber, Subscription
+    from oubliette.api.shared import Subscriber, Subscription
     from oubliette.kit import System
 
 OnExit = Literal["end", "keep"]
@@ -212,9 +212,9 @@ class Oubliette(ProjectCalls):
         """
         shared = self._parts
         session = Session(shared, await shared.call("session_get", {"session_id": session_id}))
-        lending = await shared.loops.prepare(tools, on_permission)
-        if lending is not None:
-            lending.taken_by(session.id, session.workspace_id)
+        lease = await shared.loops.prepare(tools, on_permission)
+        if lease is not None:
+            lease.add(session.id, session.workspace_id)
         return session
 
     def caller(

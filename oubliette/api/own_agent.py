@@ -9,7 +9,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, overload
 
-from oubliette.api.bad_agent import BadAgent
+from oubliette.api.agent_files import BadAgent
 
 if TYPE_CHECKING:
     import contextlib

@@ -1,4 +1,4 @@
-"""OwnedContext, an async context manager that lives in a task of its own.
+"""OwnedContext, an async context manager in a task of its own, and `finish`, which waits.
 
 Libraries on anyio require that a context is left by the task that entered it. Test fixtures,
 notebooks and servers enter in one task and leave in another; here both happen in a third.
@@ -10,10 +10,30 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from oubliette.api.finishing import finish
+import anyio
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
+
+
+async def finish(task: asyncio.Task[T]) -> T:
+    """Wait for the end of `task`, and return its result.
+
+    Cancelling this does not cancel the task: the cancellation is raised when the task has ended.
+    A shielded scope of anyio alone does not do that, since tasks are also cancelled by
+    `Task.cancel`, as by `asyncio.timeout` or Ctrl-C, more than once if several want it.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled from (None if task.cancelled() else task.exception())
+    return task.result()
+
 
 T = TypeVar("T")
 

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oubliette.api.browser_port import OPEN_SECONDS, BrowserPort
-from oubliette.api.changes import CALL_SECONDS, read_diff, read_log, write_export
+from oubliette.api.changes import (
+    CALL_SECONDS,
+    ForkInfo,
+    call_fork,
+    read_diff,
+    read_log,
+    write_export,
+)
 from oubliette.api.errors import from_wire
 from oubliette.api.event_iterator import EventIterator
 from oubliette.api.files.workspace_files import WorkspaceFiles
-from oubliette.api.forks import ForkInfo, call_fork
-from oubliette.api.subscribing import subscribe
+from oubliette.api.shared import subscribe
 from oubliette.api.turn import Turn
 from oubliette.api.views import SessionInfo
 from oubliette.contract.changes import CheckpointInfo, MergeInfo, PushInfo, RestoreInfo
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.changes import ExportInfo
     from oubliette.api.context import ClientContext
-    from oubliette.api.subscribing import Subscriber, Subscription
+    from oubliette.api.shared import Subscriber, Subscription
     from oubliette.contract.changes import Diff, TurnLog
     from oubliette.errors import OublietteError
 
@@ -102,17 +108,17 @@ class Session:
             BadTool: a tool cannot be offered.
         """
         self._shared.check()
-        lending = await self._shared.loops.prepare(tools, on_permission)
+        lease = await self._shared.loops.prepare(tools, on_permission)
         arguments: dict[str, Any] = {
             "session_id": self.id,
             "message": message,
             "model": model,
             "autonomy": autonomy or ("ask" if on_permission is not None else None),
             "idempotency_key": idempotency_key,
-            **({} if lending is None else lending.arguments()),
+            **({} if lease is None else lease.arguments()),
         }
-        if lending is not None:
-            lending.taken_by(self.id, self.workspace_id)
+        if lease is not None:
+            lease.add(self.id, self.workspace_id)
         answer = await self._shared.call("session_message", arguments)
         self._shared.started.setdefault(self.id)
         return self.began(answer, lends=bool(tools))

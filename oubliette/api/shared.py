@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import anyio
 
@@ -14,7 +14,11 @@ from oubliette.errors import Conflict
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping
 
+    from oubliette.actors.subscriptions import Subscription
     from oubliette.api.connection import SystemConnection
+    from oubliette.kit import Ref
+
+    Subscriber: TypeAlias = Ref | str
 
 T = TypeVar("T")
 
@@ -130,4 +134,37 @@ def _closed() -> Closed:
     return Closed(
         "this Oubliette is closed: its `async with` block has ended",
         hint="keep the block open as long as its projects and sessions are used",
+    )
+
+
+async def subscribe(
+    shared: ClientShared,
+    subscriber: Subscriber,
+    *,
+    session_id: str | None = None,
+    project_id: str | None = None,
+    after: int | None = -1,
+    name: str | None = None,
+) -> Subscription:
+    """Subscribe an actor of the embedded System.
+
+    Raises:
+        Conflict: this is a connection to a server.
+    """
+    shared.check()
+    server: Any = getattr(shared.connection, "server", None)
+    if server is None:
+        raise Conflict(
+            "an actor of this process can subscribe to a system in this process only",
+            hint="over a connection: async for event in session.events(follow=True)",
+        )
+    from oubliette.actors.subscriptions import subscribe as begin
+
+    return await begin(
+        server.system,
+        subscriber,
+        session_id=session_id,
+        project_id=project_id,
+        after=after,
+        name=name,
     )

@@ -9,7 +9,7 @@ import anyio
 
 from oubliette import ids
 from oubliette.api.callers.caller import check_caller
-from oubliette.api.finishing import finish
+from oubliette.api.owned_context import finish
 from oubliette.api.session import Session, end_session
 from oubliette.errors import InvalidParameter, OublietteError
 
@@ -78,14 +78,14 @@ class SpawnerBase:
         **same: Any,
     ) -> Session:
         check_caller(caller)
-        lending = None
+        lease = None
         if caller is None:
-            lending = await self._shared.loops.prepare(tools, on_permission)
+            lease = await self._shared.loops.prepare(tools, on_permission)
         elif tools is not None or on_permission is not None:
             raise InvalidParameter(
                 "caller: it provides tools and permissions; give either it or them", field="caller"
             )
-        provided = {} if lending is None else lending.arguments()
+        provided = {} if lease is None else lease.arguments()
         arguments: dict[str, Any] = {
             **same,
             "project_id": self._project_id,
@@ -102,14 +102,14 @@ class SpawnerBase:
         try:
             answer = await self._shared.call("session_spawn", arguments, timeout=timeout)
         except BaseException:
-            if lending is not None:
-                await lending.give_back()
+            if lease is not None:
+                await lease.release()
             raise
         session = Session(self._shared, answer)
         self._shared.started.setdefault(session.id)
         self._was_spawned(session)
-        if lending is not None:
-            lending.taken_by(session.id, session.workspace_id)
+        if lease is not None:
+            lease.add(session.id, session.workspace_id)
         session.began(answer, lends=bool(provided.get("caller_tools")) or caller is not None)
         return session
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from oubliette.api._generated.spawner import Spawner
-from oubliette.api.finishing import finish
+from oubliette.api.owned_context import finish
 from oubliette.api.spawner import end_quietly, new_tree_id
 
 if TYPE_CHECKING:

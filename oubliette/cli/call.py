@@ -210,7 +210,7 @@ def _explain(tool: Tool, output: Format) -> None:
 
 
 def _arguments(tool: str, given: list[str]) -> dict[str, Any]:
-    """Return the arguments given by the words after the tool's name.
+    """The arguments given by the words after the tool's name.
 
     Raises:
         InvalidParameter: the words are no JSON object, or no KEY=VALUE.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -14,11 +15,14 @@ from oubliette.cli.terminal.output import (
     note,
     print_fields,
     print_json,
+    print_table,
 )
 from oubliette.user_paths import absolute
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from oubliette.runtime.store.postgres.cluster.cluster_view import ClusterView, NodeView
 
 app = typer.Typer(help="Several machines, or a trial of that on one.", no_args_is_help=True)
 
@@ -115,7 +119,6 @@ def status(
     of the trial cluster, else of the home of a node. The failures of nodes are those that their
     agent has seen: of a trial cluster, or of the node whose home is given.
     """
-    from oubliette.cli import cluster_status
     from oubliette.cluster import trial, trial_servers
     from oubliette.runtime.store.postgres.cluster.cluster_view import cluster_view
 
@@ -127,9 +130,9 @@ def status(
         ray = trial.status(place)
     agents = ray["nodes"] if ray is not None else _agent_here(database, home)
     if output is Format.json:
-        print_json(cluster_status.as_json(view, ray, agents))
+        print_json(as_json(view, ray, agents))
         return
-    cluster_status.show(view, ray, agents)
+    show(view, ray, agents)
 
 
 @app.command("drain")
@@ -261,3 +264,76 @@ def _new_key(home: Path) -> str:
     with ControlClient(home) as server:
         made = server.call("token_create", {"name": KEY_NAME, "scope": "write"})
     return str(made["token"])
+
+
+def show(view: ClusterView, ray: dict[str, Any] | None, agents: list[dict[str, Any]]) -> None:
+    """Print the table of nodes, and below it what is not in order; as for `as_json`."""
+    from oubliette.cluster.agent_state import troubles_of
+
+    print_table(
+        ("NODE", "STATE", "LEASE", "EPOCH", "PROJECTS", "LIVE SESSIONS", "URL"),
+        [_row(each) for each in view.nodes],
+    )
+    if view.held_events:
+        note(
+            f"log: {view.held_events} events wait for a transaction that is"
+            f" {view.open_seconds:.1f} s old"
+        )
+    if ray is not None:
+        note(
+            f"Ray: {'runs' if ray['running'] else 'has ended'} at {ray['address'] or 'nowhere'};"
+            f" agent: {'runs' if ray['agent'] else 'has ended'}"
+        )
+    for each in agents:
+        for line in troubles_of(each, time.time()):
+            note(line)
+
+
+def _row(view: NodeView) -> tuple[object, ...]:
+    node = view.node
+    left = node.lease_seconds
+    lease = f"{left:.0f} s" if left > 0 else f"ended {-left:.0f} s ago"
+    return (
+        node.name,
+        node.state,
+        lease,
+        node.epoch,
+        view.projects,
+        view.live_sessions,
+        node.address,
+    )
+
+
+def as_json(
+    view: ClusterView, ray: dict[str, Any] | None, agents: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what `cluster status -o json` prints.
+
+    Args:
+        view: The cluster in its database.
+        ray: State of the trial cluster's processes; None: it is no trial cluster.
+        agents: State of each node, as its agent has last seen it.
+    """
+    failures = {each["node"]: each.get("failure") for each in agents}
+    return {
+        "nodes": [
+            {
+                "node": each.node.name,
+                "state": each.node.state,
+                "draining": each.node.state == "draining",
+                "lease_seconds": round(each.node.lease_seconds, 3),
+                "epoch": each.node.epoch,
+                "uptime_seconds": round(each.node.uptime_seconds, 3),
+                "projects": each.projects,
+                "live_sessions": each.live_sessions,
+                "url": each.node.address,
+                "failure": failures.get(each.node.name),
+            }
+            for each in view.nodes
+        ],
+        "log": {
+            "held_events": view.held_events,
+            "open_seconds": round(view.open_seconds, 3),
+        },
+        "ray": ray,
+    }

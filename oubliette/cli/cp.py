@@ -99,7 +99,7 @@ def _failure(error: OSError) -> OublietteError:
 
 
 def shown_size(size: int) -> str:
-    """Return a number of bytes as users read it."""
+    """A number of bytes as users read it."""
     if size == 1:
         return "1 byte"
     value, unit = float(size), 0
@@ -130,7 +130,7 @@ async def _files_of(home: str | None, session_id: str) -> WorkspaceFiles:
 
 
 async def _target_in_workspace(files: WorkspaceFiles, path: str, name: str) -> str:
-    """Return the path of the copy: in the folder, if there is one, else the path itself."""
+    """The path of the copy: in the folder, if there is one, else the path itself."""
     try:
         kind = await files.kind(path)
     except NotFound:

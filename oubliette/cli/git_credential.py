@@ -109,7 +109,7 @@ def _here(host: str, home: str | None) -> dict[str, str]:
 
 
 def _same(host: str, url: str) -> bool:
-    """Return whether a host of git is the server at a URL.
+    """Whether a host of git is the server at a URL.
 
     Raises:
         InvalidParameter: git has asked for something that is no host.

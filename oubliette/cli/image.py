@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from oubliette.cli.client.tool_command import ToolCommand, argument, option, whole
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json, print_table
 from oubliette.cli.terminal.times import duration
-from oubliette.cli.tool_command import ToolCommand, argument, option, whole
 
 if TYPE_CHECKING:
-    from oubliette.cli.tool_command import Answer
+    from oubliette.cli.client.tool_command import Answer
 
 app = typer.Typer(help="Images of container types.", no_args_is_help=True)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -17,28 +17,20 @@ from oubliette.cli import (
     audit,
     call,
     cluster,
-    compare,
     config,
     cp,
     diff,
-    drop,
-    examples,
-    export,
-    fork,
     git_credential,
     image,
     merge,
     permit,
     port,
     project,
-    push,
     restore,
     serve,
     session,
-    stop,
     store,
     token,
-    workspace,
 )
 from oubliette.cli.doctor import command
 from oubliette.cli.run import command as run_command
@@ -48,6 +40,60 @@ from oubliette.cli.terminal.output import Format, choose, print_error
 from oubliette.cli.terminal.plain_values import LeanGroup
 from oubliette.errors import OublietteError
 from oubliette.version import __version__
+
+EXAMPLES: Final[dict[str, str]] = {
+    "run": "oubliette run 'Fix the failing test' --branch main",
+    "serve": "oubliette serve --port 8080 --agent opencode",
+    "stop": "oubliette stop",
+    "restore": "oubliette restore 3k9x --turn 2",
+    "diff": "oubliette diff 3k9x --turn 2 --stat",
+    "drop": "oubliette drop 3k9x",
+    "fork": "oubliette fork 3k9x 'Try it without the ORM' --at 2 --count 3",
+    "logs": "oubliette logs --follow --type permission_request",
+    "permit": "oubliette permit 3k9x --deny",
+    "port": "oubliette port 3k9x 8000",
+    "compare": "oubliette compare 3k9x 7m2p",
+    "merge": "oubliette merge 3k9x --into fix/test",
+    "push": "oubliette push 3k9x origin fix/test",
+    "export": "oubliette export 3k9x fix.patch",
+    "apply": "oubliette apply 3k9x",
+    "git-credential": "oubliette git-credential get",
+    "doctor": "oubliette doctor --quick",
+    "demo": "oubliette demo --agent scripted",
+    "audit": "oubliette audit --since 1h --failed",
+    "cp": "oubliette cp ./data 3k9x:data",
+    "call": "oubliette call project_list limit=10 --url http://127.0.0.1:8080/mcp",
+    "token create": "oubliette token create --scope write --name editor",
+    "session list": "oubliette session list --project shop --status running",
+    "session why": "oubliette session why 3k9x",
+    "session spawn": "oubliette session spawn shop 'Fix the failing test' --follow",
+    "session message": "oubliette session message 3k9x 'Now add a test' --follow",
+    "session end": "oubliette session end 3k9x --tree",
+    "session logs": "oubliette session logs 3k9x --follow",
+    "image list": "oubliette image list",
+    "store migrate": "oubliette store migrate --to postgresql://db/oubliette",
+    "cluster up": "oubliette cluster up --nodes 3 --local",
+    "cluster status": "oubliette cluster status -o json",
+    "cluster drain": "oubliette cluster drain node2",
+    "cluster down": "oubliette cluster down --purge",
+    "cluster env": "oubliette cluster env --head",
+    "config show": "oubliette config show --sources",
+    "config schema": "oubliette config schema",
+}
+"""Words of the command → the example."""
+
+
+def show_in(app: typer.Typer, path: str = "") -> None:
+    """Add its example to the help of every command below `app`."""
+    for each in app.registered_commands:
+        assert each.name is not None
+        example = EXAMPLES.get(f"{path} {each.name}".strip())
+        if example is not None:
+            each.epilog = f"Example: {example}"
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        show_in(group.typer_instance, f"{path} {group.name}".strip())
+
 
 app = typer.Typer(
     name="oubliette",
@@ -62,18 +108,18 @@ app = typer.Typer(
 )
 app.command("run")(run_command.run)
 app.command("serve")(serve.serve)
-app.command("stop")(stop.stop)
+app.command("stop")(serve.stop)
 app.command("restore")(restore.restore)
 app.command("diff")(diff.diff)
-app.command("drop")(drop.drop)
+app.command("drop")(apply.drop)
 app.command("port")(port.port)
 app.command("permit")(permit.permit)
 app.command("logs")(session.log_of_all)
-app.command("compare")(compare.compare)
-app.command("fork")(fork.fork)
+app.command("compare")(diff.compare)
+app.command("fork")(restore.fork)
 app.command("merge")(merge.merge)
-app.command("push")(push.push)
-app.command("export")(export.export)
+app.command("push")(merge.push)
+app.command("export")(diff.export)
 app.command("apply")(apply.apply)
 app.command("git-credential")(git_credential.git_credential)
 app.command("doctor")(command.doctor)
@@ -82,7 +128,7 @@ app.command("cp")(cp.cp)
 app.command("call", add_help_option=False)(call.call)
 app.add_typer(token.app, name="token")
 app.add_typer(project.app, name="project")
-app.add_typer(workspace.app, name="workspace")
+app.add_typer(project.workspace_app, name="workspace")
 app.add_typer(session.app, name="session")
 app.add_typer(image.app, name="image")
 app.add_typer(store.app, name="store")
@@ -120,7 +166,7 @@ def demo(context: typer.Context) -> None:
     raise typer.Exit(code or 0)
 
 
-examples.show_in(app)
+show_in(app)
 
 
 @functools.cache
@@ -138,7 +184,7 @@ def _command(first: str) -> Any:
 
 
 def _first(arguments: list[str]) -> str:
-    """Return the command or group that is named first, empty if there is none of this name."""
+    """The command or group that is named first, empty if there is none of this name."""
     known = {each.name for each in (*app.registered_commands, *app.registered_groups)}
     return arguments[0] if arguments and arguments[0] in known else ""
 

@@ -87,7 +87,7 @@ def _show(found: dict[str, Any], output: Format) -> None:
 
 
 def _asked(given: str, request: str | None, waiting: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the open request that is meant.
+    """The open request that is meant.
 
     Raises:
         NotFound: there is none.

@@ -1,15 +1,16 @@
-"""Command `oubliette restore`: an older state of a workspace, or the identity of a copied home."""
+"""Commands `oubliette restore` and `fork`: an older state, in place or in a session of its own."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import sys
+from typing import Annotated, Any, Final
 
 import typer
 
 from oubliette.cli.client.calls import call
 from oubliette.cli.client.resolver import whole_id
-from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
-from oubliette.errors import InvalidParameter
+from oubliette.cli.terminal.output import Format, Home, Output, clean, note, print_json
+from oubliette.errors import InvalidParameter, OublietteError
 
 SECONDS: Final = 600.0
 """Time for a restore, before which the server stores what is there."""
@@ -87,3 +88,70 @@ def _new_identity(home: str | None, output: Format) -> None:
         print_json({"home": str(place), "instance": instance})
         return
     note(f"{place} has the new identity {instance}; a server can run on it beside the original.")
+
+
+FORK_SECONDS: Final = 600.0
+"""Time for one fork, for which a repository may have to be copied."""
+
+
+def fork(  # noqa: PLR0917 - one parameter per option
+    session_id: Annotated[str, typer.Argument(help="Id of a session, which may be abbreviated.")],
+    prompt: Annotated[
+        str, typer.Argument(help="First message to each agent; - reads it from standard input.")
+    ],
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help="The end of this turn, or a snapshot by its name: 1-start."),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="Number of new sessions.")] = 1,
+    agent: Annotated[str | None, typer.Option(help="Agent; else that of the session.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model; else that of the session.")] = None,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Start sessions with the files and the conversation of a session at a turn.
+
+    Their ids are printed, one a line. Each has a workspace of its own. The exit code is 1 if one of
+    them was not started.
+    """
+    done = call(
+        home,
+        "session_fork",
+        {
+            "session_id": whole_id(home, "session", session_id),
+            "prompt": sys.stdin.read() if prompt == "-" else prompt,
+            "at_turn": at,
+            "count": count,
+            "agent": agent,
+            "model": model,
+        },
+        FORK_SECONDS * count,
+    )
+    failed = [each["error"] for each in done["sessions"] if each["error"] is not None]
+    started = [each for each in done["sessions"] if each["error"] is None]
+    if output is Format.json:
+        print_json(done)
+    else:
+        for each in started:
+            sys.stdout.write(each["session_id"] + "\n")
+        if started:
+            _tell(done, started[0])
+    if failed:
+        raise OublietteError(
+            f"{len(failed)} of {count} sessions were not started: {failed[0]['message']}",
+            hint=failed[0]["hint"],
+        )
+
+
+def _tell(done: dict[str, Any], first: dict[str, Any]) -> None:
+    """Print what the sessions begin with, on stderr."""
+    files = f"the files of {done['forked_at']}" if done["forked_at"] else "an empty workspace"
+    knows = (
+        "their agents know"
+        if first["conversation"] == "native"
+        else "their agents have a record of"
+    )
+    note(f"They begin with {files}; {knows} the conversation up to turn {done['forked_at_turn']}.")
+    if first["missing_count"]:
+        shown = "; ".join(f"{path}: {why}" for path, why in first["missing"].items())
+        note(f"{first['missing_count']} files are not as they were: {clean(shown)}")

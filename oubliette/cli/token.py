@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from oubliette.cli.client.calls import call
+from oubliette.cli.client.tool_command import ToolCommand, argument, whole
 from oubliette.cli.terminal.output import (
     Format,
     Home,
@@ -20,11 +21,10 @@ from oubliette.cli.terminal.output import (
     print_json,
 )
 from oubliette.cli.terminal.times import duration
-from oubliette.cli.tool_command import ToolCommand, argument, whole
 
 if TYPE_CHECKING:
+    from oubliette.cli.client.tool_command import Answer
     from oubliette.cli.terminal.output import Column
-    from oubliette.cli.tool_command import Answer
 
 app = typer.Typer(help="API keys.", no_args_is_help=True)
 

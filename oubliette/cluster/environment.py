@@ -56,7 +56,7 @@ Ray takes that address for the machine's own otherwise, where a local cluster do
 
 
 def ray_environment(folder: Path, *, head: bool) -> dict[str, str]:
-    """Return the variables for a cluster whose secrets and state are in `folder`.
+    """The variables for a cluster whose secrets and state are in `folder`.
 
     The token is in a file of mode 0600 in a folder of mode 0700, which no container mounts: a
     process that has it can run code on every node.

@@ -60,7 +60,7 @@ def configure(home: Path, settings: Mapping[str, object], *, command: str) -> No
 
 
 def database_of(home: Path) -> str:
-    """Return the address of the database that a node's home has.
+    """The address of the database that a node's home has.
 
     Raises:
         ConfigError: it has none, or its file is invalid.

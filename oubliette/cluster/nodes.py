@@ -89,7 +89,7 @@ def start_node(start: NodeStart, seconds: float = PLACE_SECONDS) -> dict[str, An
 
 
 def find_node(node: str) -> Any:
-    """Return a handle of the node's actor.
+    """A handle of the node's actor.
 
     Raises:
         NodeNotPlaced: it was not started.

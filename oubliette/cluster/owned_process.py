@@ -187,7 +187,7 @@ def _private(path: Path) -> BinaryIO:
 
 
 def _start_time(pid: int) -> int:
-    """Return the time of a process's start, 0 if it has ended."""
+    """The time of a process's start, 0 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     except OSError:

@@ -48,7 +48,7 @@ def actor_name(node: str) -> str:
 
 
 async def find_actor(node: str) -> Any:
-    """Return a handle of the node's actor.
+    """A handle of the node's actor.
 
     Raises:
         RayCallFailed: there is none, or Ray's head does not answer.

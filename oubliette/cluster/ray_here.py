@@ -67,7 +67,7 @@ def raylet_of(words: list[str]) -> Raylet | None:
 def chosen_address(
     node: str, raylets: Iterable[Raylet], environ: Mapping[str, str] = os.environ
 ) -> str:
-    """Return the address of the head of the cluster that `auto` stands for.
+    """The address of the head of the cluster that `auto` stands for.
 
     RAY_ADDRESS decides, as it does for Ray's own commands. Otherwise it is the one whose raylet on
     this machine has the node's name as its label, or the only one.

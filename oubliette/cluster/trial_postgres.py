@@ -103,7 +103,7 @@ def start(folder: Path, *, connections: int) -> str:
 
 
 def running(folder: Path) -> OwnedProcess | None:
-    """Return the server's first process, if it runs."""
+    """The server's first process, if it runs."""
     data = folder / "pg" / "data"
     lines = _lines(data)
     if not lines or not lines[0].isdecimal():
@@ -217,7 +217,7 @@ def _is_ready(folder: Path) -> bool:
 
 
 def _lines(data: Path) -> list[str]:
-    """Return the lines of the server's own record: 1 is its process, 8 its state."""
+    """The lines of the server's own record: 1 is its process, 8 its state."""
     try:
         return (data / "postmaster.pid").read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

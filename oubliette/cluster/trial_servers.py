@@ -133,7 +133,7 @@ def is_cluster(folder: Path) -> bool:
 
 
 def database_of_cluster(folder: Path) -> str:
-    """Return the address of the cluster's database.
+    """The address of the cluster's database.
 
     Raises:
         NotFound: the folder has no cluster.

@@ -40,7 +40,7 @@ class McpServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     disabled: bool = False
 
     def filled(self, fill: Callable[[str], str]) -> McpServer:
-        """Return a copy in which each `${credential:NAME}` is replaced by `fill(NAME)`."""
+        """A copy in which each `${credential:NAME}` is replaced by `fill(NAME)`."""
 
         def put(values: Mapping[str, str]) -> dict[str, str]:
             return {

@@ -112,7 +112,7 @@ else:
 
 
 def given(overrides: ContainerOverrides) -> dict[str, object]:
-    """Return the options that a table sets."""
+    """The options that a table sets."""
     return {
         name: value
         for name in ContainerOptions.__struct_fields__

@@ -20,7 +20,7 @@ from oubliette.durations import PATTERN
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of the file, with a description of each key."""
+    """The JSON Schema (2020-12) of the file, with a description of each key."""
     (root,), parts = msgspec.json.schema_components((Config,), ref_template="{name}")
     document: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -138,7 +138,7 @@ def load(
 
 
 def _words(key: str, origin: str) -> tuple[str, str]:
-    """Return the section and the name of an override."""
+    """The section and the name of an override."""
     section, _, name = key.partition(".")
     if section not in SECTIONS_OF_TABLES and key not in schema_keys():
         raise _unknown(key, schema_keys(), f"{origin}: there is no key")

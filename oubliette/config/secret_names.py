@@ -51,7 +51,7 @@ def looks_secret(name: str) -> bool:
 
 
 def without_secrets(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration of plain values, with its secrets hidden.
+    """A configuration of plain values, with its secrets hidden.
 
     They are those in tables of packages, in the URL of the database, and passwords in other URLs.
     """
@@ -75,7 +75,7 @@ def without_secrets(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def url_to_show(url: str) -> str:
-    """Return the URL of a database with (hidden) in place of all that may be a secret.
+    """The URL of a database with (hidden) in place of all that may be a secret.
 
     Of one that is not well formed nothing but the scheme is shown: a password with a slash in it,
     for example, makes the end of it look like another part.
@@ -93,7 +93,7 @@ def url_to_show(url: str) -> str:
 
 
 def url_passwords_hidden(value: Any) -> Any:
-    """Return a value of a configuration with (hidden) in place of passwords in its URLs."""
+    """A value of a configuration with (hidden) in place of passwords in its URLs."""
     if isinstance(value, str):
         return _IN_URL.sub(rf"\1:{HIDDEN}", value)
     if isinstance(value, list | tuple):
@@ -105,7 +105,7 @@ def url_passwords_hidden(value: Any) -> Any:
 
 
 def bare_url(url: str) -> str:
-    """Return a URL without its user, password, query and fragment, however malformed it is."""
+    """A URL without its user, password, query and fragment, however malformed it is."""
     return _BEFORE_HOST.sub("//", url).partition("?")[0].partition("#")[0]
 
 
@@ -139,7 +139,7 @@ def value_to_show(key: str, value: object) -> object:
 
 
 def _usual(name: str) -> str:
-    """Return a name as `looks_secret` expects it: `apiKey` and `api-key` as `api_Key`, `api_key`.
+    """A name as `looks_secret` expects it: `apiKey` and `api-key` as `api_Key`, `api_key`.
 
     A header with a key is `Authorization`, which has none of the usual words.
     """

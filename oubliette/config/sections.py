@@ -28,7 +28,7 @@ SECTIONS_OF_PACKAGES: Final = frozenset(("package_agents", "package_runtimes"))
 
 
 def table_kind(section: str) -> type[msgspec.Struct]:
-    """Return the struct whose fields are the keys of the tables in `section`."""
+    """The struct whose fields are the keys of the tables in `section`."""
     plain: dict[str, type[msgspec.Struct]] = {
         "credentials": CredentialConfig,
         "acp_agents": AcpConfig,
@@ -37,7 +37,7 @@ def table_kind(section: str) -> type[msgspec.Struct]:
 
 
 def is_setting(value: object) -> bool:
-    """Return whether a key of a package's table can have that value: no table, no date."""
+    """Whether a key of a package's table can have that value: no table, no date."""
     if isinstance(value, list | tuple):
         return all(is_setting(each) for each in cast("Sequence[object]", value))
     return isinstance(value, str | bool | int | float)

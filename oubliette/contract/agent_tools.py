@@ -165,7 +165,7 @@ AGENT_TOOLS: Final[dict[str, AgentTool]] = {tool.name: tool for tool in _TOOLS}
 
 
 def catalogue() -> bytes:
-    """Return the file that clients list to their agents: by kind, the entries of `tools/list`."""
+    """The file that clients list to their agents: by kind, the entries of `tools/list`."""
     listed: dict[Kind, list[dict[str, Any]]] = {"base": [], "context": []}
     for tool in AGENT_TOOLS.values():
         listed[tool.kind].append(

@@ -10,7 +10,7 @@ _REF = "#/$defs/"
 
 
 def object_schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the schema of `kind` with all references inlined, required properties first.
+    """The schema of `kind` with all references inlined, required properties first.
 
     Agents' clients and model providers differ in which references they resolve; all accept this.
     """
@@ -59,12 +59,12 @@ def at_path(schema: dict[str, Any], path: list[str]) -> dict[str, Any]:
 
 
 def object_part(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the alternative of an inlined schema that is an object, else the schema."""
+    """The alternative of an inlined schema that is an object, else the schema."""
     return _with_parts(schema, "properties")
 
 
 def _with_parts(schema: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return the alternative of `schema` that has `key`: of a text or an object, the object."""
+    """The alternative of `schema` that has `key`: of a text or an object, the object."""
     schema = _without_null(schema)
     return next((part for part in schema.get("anyOf", ()) if key in part), schema)
 

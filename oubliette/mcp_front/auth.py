@@ -42,7 +42,7 @@ class AuthenticatedKey:
         self.context = context
 
     def while_good(self) -> AbstractAsyncContextManager[None]:
-        """Return the context of an answer, which is cancelled when the key ends.
+        """The context of an answer, which is cancelled when the key ends.
 
         Raises:
             Unauthenticated: the key has ended, before or meanwhile.
@@ -66,7 +66,7 @@ class Authenticator:
         self._known: dict[str, tuple[Token, CallContext]] = {}
 
     async def admit(self, authorization: bytes | None) -> AuthenticatedKey:
-        """Return the key in this header.
+        """The key in this header.
 
         Raises:
             Unauthenticated: no key, or one that is invalid on this transport.

@@ -78,7 +78,7 @@ class GitViews(Protocol):
         ...
 
     async def folder(self, project_id: str) -> Path:
-        """Return the folder of the repository of a project of this machine, as new as the answer.
+        """The folder of the repository of a project of this machine, as new as the answer.
 
         Raises:
             Unavailable: git is missing here.
@@ -105,11 +105,11 @@ class ToolTable(Protocol):
         ...
 
     def list(self, context: CallContext) -> list[dict[str, Any]]:
-        """Return the tools that this key may call (name, inputSchema, …), in stable order."""
+        """The tools that this key may call (name, inputSchema, …), in stable order."""
         ...
 
     async def project_of_workspace(self, context: CallContext, workspace_id: str) -> str | None:
-        """Return the project of a workspace, if this key reaches it."""
+        """The project of a workspace, if this key reaches it."""
         ...
 
     async def call(

@@ -14,7 +14,7 @@ from oubliette.mcp_front.auth import header
 from oubliette.mcp_front.current_call import CurrentCall, current_call
 from oubliette.mcp_front.protocol import SESSION_HEADER
 from oubliette.mcp_front.resources import WorkspaceResources
-from oubliette.mcp_front.transport import request_stream as exchanges
+from oubliette.mcp_front.transport import request_stream
 from oubliette.mcp_front.transport.error_responses import (
     SERVER_ERROR,
     tool_failure,
@@ -104,7 +104,7 @@ class McpDispatcher:
         self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
     ) -> HandlerResult:
         """Note the completion of answers and handshakes."""
-        exchange = None if ctx.request is None else exchanges.of(ctx.request.scope)
+        exchange = None if ctx.request is None else request_stream.of(ctx.request.scope)
         try:
             result = await call_next(ctx)
         finally:
@@ -144,7 +144,7 @@ class McpDispatcher:
 
     async def _list(self, context: ServerRequestContext[Any, Any], _: object) -> dict[str, Any]:
         assert context.request is not None
-        who = exchanges.of(context.request.scope).who
+        who = request_stream.of(context.request.scope).who
         return {
             "resultType": "complete",
             "ttlMs": 0,
@@ -174,7 +174,7 @@ class McpDispatcher:
     ) -> ToolAnswer:
         """Call a tool for the client of a request."""
         assert context.request is not None
-        exchange = exchanges.of(context.request.scope)
+        exchange = request_stream.of(context.request.scope)
         call = CurrentCall(context, exchange)
         current_call.set(call)
         session_id = None if call.modern else _session_id(context)

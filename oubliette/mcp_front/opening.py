@@ -31,7 +31,7 @@ def front_of(
     claims: Claims | None,
     shares: Shares | None,
 ) -> McpApp:
-    """Return the front, which is not bound to its port yet.
+    """The front, which is not bound to its port yet.
 
     Args:
         services: Of the tools' handlers.

@@ -35,7 +35,7 @@ def request_id(value: object) -> RequestId | None:
 
 
 def correlated(given: RequestId) -> RequestId:
-    """Return the id in the form in which it is looked up: "7" and 7 are the same."""
+    """The id in the form in which it is looked up: "7" and 7 are the same."""
     if isinstance(given, str):
         try:
             return int(given)

@@ -15,7 +15,7 @@ import mcp_types as t
 from mcp.shared.exceptions import MCPError
 
 from oubliette.errors import InvalidParameter, NotFound
-from oubliette.mcp_front.transport import request_stream as exchanges
+from oubliette.mcp_front.transport import request_stream
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -62,7 +62,7 @@ class WorkspaceResources:
     async def list(
         self, context: Context, params: t.PaginatedRequestParams | None
     ) -> t.ListResourcesResult:
-        """Return the default workspaces of the projects that the key reaches, as folders."""
+        """The default workspaces of the projects that the key reaches, as folders."""
         cursor = None if params is None else params.cursor
         arguments = {"limit": PAGE} if cursor is None else {"limit": PAGE, "cursor": cursor}
         page = _answer(await self._ask(context, "project_list", arguments))
@@ -92,7 +92,7 @@ class WorkspaceResources:
         uri = str(params.uri)
         workspace_id, path = _parsed(uri)
         assert context.request is not None
-        who = exchanges.of(context.request.scope).who
+        who = request_stream.of(context.request.scope).who
         project_id = await self._tools.project_of_workspace(who.context, workspace_id)
         if project_id is None:
             raise _unknown(uri)
@@ -163,7 +163,7 @@ def _quoted(entry: dict[str, Any]) -> str:
 
 
 def _text(content: bytes) -> str | None:
-    """Return the content as text, if it is some whose escapes fit into a message."""
+    """The content as text, if it is some whose escapes fit into a message."""
     try:
         text = content.decode()
     except UnicodeDecodeError:

@@ -191,7 +191,7 @@ class Sdk:
         self.sessions.begun(session_id)
 
     def _user(self, principal: str) -> AuthenticatedUser:
-        """Return the user that the SDK binds sessions to: the principal, whichever key it uses."""
+        """The user that the SDK binds sessions to: the principal, whichever key it uses."""
         user = self._users.get(principal)
         if user is None:
             from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser

@@ -43,7 +43,7 @@ class ToolAdapter:
         return found
 
     async def project_of_workspace(self, context: CallContext, workspace_id: str) -> str | None:
-        """Return the project of a workspace, if this key reaches it."""
+        """The project of a workspace, if this key reaches it."""
         record = await self._services.reader.workspace(workspace_id)
         if record is None or record.deleted_at is not None:
             return None

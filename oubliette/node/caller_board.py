@@ -94,7 +94,7 @@ class SharedCallerBoard:
 
     # ------------------------------------------------------------ questions
     async def projects(self, principal: str, caller_id: str) -> list[str]:
-        """Return the projects for whose bound keys a caller has a place of its own."""
+        """The projects for whose bound keys a caller has a place of its own."""
         return await self._ask(listener_rows.projects_of, principal, caller_id)
 
     async def read(self, principal: str, caller_id: str, project: str) -> SharedCaller | None:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oubliette.errors import RuntimeFailure
-from oubliette.runtime.snapshots.copy_records import CopyPlace, CopyRecord
+from oubliette.runtime.snapshots.copies import CopyPlace, CopyRecord
 from oubliette.runtime.store.postgres.cluster import snapshot_copies
 from oubliette.runtime.store.postgres.cluster.snapshot_copies import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.runtime.snapshots.copy_records import CopyName, CopyPart
+    from oubliette.runtime.snapshots.copies import CopyName, CopyPart
     from oubliette.runtime.store.postgres.control_thread import ControlThread
     from oubliette.runtime.store.postgres.fence import NodeFence
 
@@ -61,7 +61,7 @@ class CopyRecords:
         )
 
     async def projects(self) -> list[str]:
-        """Return the projects that are deleted and have copies.
+        """The projects that are deleted and have copies.
 
         Raises:
             StorageUnavailable: the database does not answer.

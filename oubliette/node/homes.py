@@ -175,7 +175,7 @@ class ClusterHomes:
         return self._membership.draining
 
     async def projects_here(self) -> frozenset[str]:
-        """Return the projects that have their home on this node.
+        """The projects that have their home on this node.
 
         Raises:
             StorageUnavailable: the database does not answer.
@@ -185,7 +185,7 @@ class ClusterHomes:
         return frozenset(self._here)
 
     async def elsewhere(self, project_id: str) -> bool:
-        """Return whether a project has its home on another node.
+        """Whether a project has its home on another node.
 
         Raises:
             StorageUnavailable: the database does not answer.
@@ -216,7 +216,7 @@ class ClusterHomes:
         await self._membership.control.run(placements.forget_placement, project_id)
 
     async def is_here(self, project_id: str) -> bool:
-        """Return whether a project has its home on this node.
+        """Whether a project has its home on this node.
 
         Raises:
             StorageUnavailable: the database does not answer.
@@ -225,7 +225,7 @@ class ClusterHomes:
         return found is not None and found.node == self.name
 
     async def choose_for(self, project_id: str) -> str:
-        """Return the other node with the most room for a project of this node.
+        """The other node with the most room for a project of this node.
 
         Raises:
             Unavailable: no other node can take it; names the reason of each.
@@ -284,7 +284,7 @@ class ClusterHomes:
         return sorted({session.project_id for session in living})
 
     async def misplaced(self) -> list[str]:
-        """Return the projects that were taken over and need what this node does not have.
+        """The projects that were taken over and need what this node does not have.
 
         Raises:
             StorageUnavailable: the database does not answer.
@@ -299,7 +299,7 @@ class ClusterHomes:
         return sorted(self._taken)
 
     def lost_machine(self, session_id: str) -> str | None:
-        """Return the machine that a session was on, if that is gone and with it the session."""
+        """The machine that a session was on, if that is gone and with it the session."""
         return self._lost.get(session_id)
 
     def session_ended(self, session_id: str) -> None:

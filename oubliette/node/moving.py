@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import structlog
 
-from oubliette.actors.exploration.messages import CloseTrees, OpenTrees
 from oubliette.actors.project.supervisor import HoldProject, ReleaseProject
+from oubliette.actors.tree.messages import CloseTrees, ReopenTrees
 from oubliette.errors import InvalidParameter, OublietteError, RuntimeFailure
 from oubliette.kit import Actor, Message, Reply, handles
 from oubliette.node import project_files
@@ -147,12 +147,12 @@ async def hand_over(homes: ClusterHomes, project_id: str, target: str) -> bool:
 
     Their sessions in other projects live on.
     """
-    trees = homes.system.ref("explorations")
+    trees = homes.system.ref("trees")
     await trees.ask(CloseTrees(project_id=project_id), timeout=HOLD_SECONDS)
     try:
         return await homes.hand_over(project_id, target)
     finally:
-        trees.tell(OpenTrees(project_id=project_id))
+        trees.tell(ReopenTrees(project_id=project_id))
 
 
 async def _send(arrivals: Ref, home: Path, project_id: str) -> None:

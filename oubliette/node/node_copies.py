@@ -23,14 +23,14 @@ from oubliette.node.held_copies import (
     ReadPart,
     SealPart,
 )
-from oubliette.runtime.snapshots.copy_records import CopyPlace
+from oubliette.runtime.snapshots.copies import CopyPlace
 from oubliette.runtime.store.postgres.cluster import held_copies, nodes
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from oubliette.kit import Ref, System
-    from oubliette.runtime.snapshots.copy_records import CopyName, CopyPart, CopyRecord
+    from oubliette.runtime.snapshots.copies import CopyName, CopyPart, CopyRecord
     from oubliette.runtime.store.postgres.control_thread import ControlThread
     from oubliette.runtime.store.postgres.fence import NodeFence
 
@@ -56,7 +56,7 @@ class NodeCopies(DatabaseCopies):
         return self._system.ref(COPIES if here else f"{node}!{COPIES}")
 
     async def place(self, name: CopyName, record: CopyRecord | None) -> CopyPlace:
-        """Return the holder of a copy as long as it runs and has it, else another one.
+        """The holder of a copy as long as it runs and has it, else another one.
 
         Raises:
             Unavailable: no other node runs.
@@ -160,6 +160,6 @@ class NodeCopies(DatabaseCopies):
 
 
 def _weight(node: str, name: CopyName) -> bytes:
-    """Return the weight of a node for a copy, by which each copy has its own order of nodes."""
+    """The weight of a node for a copy, by which each copy has its own order of nodes."""
     text = f"{node}\0{name.project_id}\0{name.name}"
     return hashlib.sha256(text.encode()).digest()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import InvalidParameter, LimitExceeded, RuntimeFailure
 from oubliette.runtime.snapshots.bundles import size_and_digest
-from oubliette.runtime.snapshots.copy_records import NAME, PART_ID
+from oubliette.runtime.snapshots.copies import NAME, PART_ID
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,7 +31,7 @@ _ATTEMPTS: Final = 10
 
 
 def path_of(home: Path, project_id: str, part: str) -> Path:
-    """Return the path of a part.
+    """The path of a part.
 
     Raises:
         InvalidParameter: the project or the part has no id.
@@ -151,7 +151,7 @@ def remove_projects(home: Path, deleted: Collection[str]) -> None:
 
 
 def projects(home: Path) -> list[str]:
-    """Return the projects of which this node holds something."""
+    """The projects of which this node holds something."""
     folder = home / FOLDER
     return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
 

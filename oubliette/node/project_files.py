@@ -59,7 +59,7 @@ def _regular(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
+    """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -92,7 +92,7 @@ def unpack(home: Path, project_id: str, wanted: str) -> None:
 
 
 def _own(archive: tarfile.TarFile, project_id: str) -> Iterator[tarfile.TarInfo]:
-    """Return the members of an archive, as long as all are of the project and under real folders.
+    """The members of an archive, as long as all are of the project and under real folders.
 
     Raises:
         ExtractError: one is not, or its path leads through a link.

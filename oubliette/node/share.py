@@ -149,7 +149,7 @@ class Share:
         return self._refused_until - now
 
     def low(self, now: float) -> bool:
-        """Return whether to ask, although no call waits: soon one would."""
+        """Whether to ask, although no call waits: soon one would."""
         if self.limit.rate is not None and self.free <= 0 and self.told:
             return True  # the pool cannot refill for others what it does not know to be used
         return 2 * self.free < self._spare and now >= self._short_until
@@ -161,7 +161,7 @@ class Share:
         )
 
     def look(self) -> int:
-        """Return how many units were not used since the latest look."""
+        """How many units were not used since the latest look."""
         surplus, self._least = max(0, self._least), self.free
         return surplus
 

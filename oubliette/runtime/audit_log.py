@@ -105,7 +105,7 @@ class AuditLog:
 
 
 def _line(entry: AuditEntry) -> str:
-    """Return the line of an entry: long texts are cut, so that no caller turns the files over."""
+    """The line of an entry: long texts are cut, so that no caller turns the files over."""
     line = msgspec.json.encode(entry)
     if len(line) > MAX_LINE:
         cut = {
@@ -139,7 +139,7 @@ class _Lines(logging.handlers.RotatingFileHandler):
 
 
 def read(home: Path) -> Iterator[AuditEntry]:
-    """Return the stored entries, oldest first. Malformed lines (cut by a crash) are skipped."""
+    """The stored entries, oldest first. Malformed lines (cut by a crash) are skipped."""
     for path in reversed(_files(home)):
         try:
             file = path.open("rb")
@@ -161,7 +161,7 @@ def _entry(line: bytes) -> AuditEntry:
 
 
 def _files(home: Path) -> list[Path]:
-    """Return the files of the log, newest first."""
+    """The files of the log, newest first."""
     rotated = [
         (int(path.suffix[1:]), path)
         for path in home.glob(f"{FILE_NAME}.*")

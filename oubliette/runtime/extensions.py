@@ -53,12 +53,12 @@ def extensions(group: str) -> Iterator[Extension]:
 
 
 def described(error: Exception) -> str:
-    """Return an error of a package's code as text."""
+    """An error of a package's code as text."""
     return f"{type(error).__name__}: {error}"
 
 
 def lacking(made: object, protocol: type) -> str:
-    """Return the names, separated by commas, of public members of `protocol` that `made` lacks."""
+    """The names, separated by commas, of public members of `protocol` that `made` lacks."""
     wanted = [name for name in vars(protocol) if not name.startswith("_")]
     return ", ".join(sorted(name for name in wanted if not hasattr(made, name)))
 
@@ -83,7 +83,7 @@ def check_table(section: str, name: str, what: str, known: Collection[str]) -> N
 
 
 def refused_settings(section: str, error: Exception) -> ConfigError:
-    """Return the error for a table that its extension does not accept.
+    """The error for a table that its extension does not accept.
 
     Args:
         section: Name of the table: `package_agents.NAME`, for example.

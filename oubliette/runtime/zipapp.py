@@ -13,7 +13,7 @@ BUNDLED = Path(__file__).resolve().parents[1] / "_bundled" / "oubliette.pyz"
 
 
 def zipapp_path(cache: Path | None = None) -> Path:
-    """Return the path of the zipapp of this very version.
+    """The path of the zipapp of this very version.
 
     A wheel contains it. A checkout builds it into `cache` (by default the user's cache folder)
     under a name made of its content, so that a changed module never gets a stale zipapp.

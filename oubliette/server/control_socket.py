@@ -50,7 +50,7 @@ _log = structlog.get_logger("oubliette.control_socket")
 
 @contextlib.contextmanager
 def socket_path(home: Path) -> Generator[str]:
-    """Return a path of `<home>/control.sock` that is short enough to bind or connect to.
+    """A path of `<home>/control.sock` that is short enough to bind or connect to.
 
     Raises:
         ConfigError: there is none on this system.
@@ -284,7 +284,7 @@ class ControlSocket:
 
 
 def _teller(writer: StreamWriter, number: Any) -> Callable[[str], None]:
-    """Return a function that reports a call's progress, as far as the peer reads it."""
+    """A function that reports a call's progress, as far as the peer reads it."""
 
     def report(line: str) -> None:
         waiting = writer.transport.get_write_buffer_size()

@@ -109,7 +109,7 @@ class LocalConnection:
         return msgspec.to_builtins(answer, str_keys=True)
 
     def listener(self, caller_id: str, *, after: int | None) -> LocalListener:
-        """Return a listener to the events of a caller's sessions after this cursor."""
+        """A listener to the events of a caller's sessions after this cursor."""
         assert isinstance(self._services.listen, ListenService)
         return LocalListener(self._services.listen.link(_CONTEXT, caller_id), after)
 

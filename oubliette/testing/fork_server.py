@@ -31,7 +31,7 @@ START: Final = "from oubliette.testing.fork_server import run; run()"
 PRELOADED: Final = (
     "anyio._backends._asyncio",
     "oubliette.cli.main",
-    "oubliette.cli.one_arena",
+    "oubliette.cli.serve",
     "oubliette.cli.serve",
     "oubliette.cli.stop_signals",
     "oubliette.cli.terminal.logging_config",

@@ -39,7 +39,7 @@ class AgentToolEndpoint:
         self._services = services
 
     async def tools(self, api_key: str, session_id: str) -> list[dict[str, Any]]:
-        """Return the tools that this key may call on this link, in the order of the table.
+        """The tools that this key may call on this link, in the order of the table.
 
         Raises:
             Unauthenticated: "invalid or expired API key".

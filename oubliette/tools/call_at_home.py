@@ -47,16 +47,20 @@ async def call_at_home(
     """
     nodes = services.nodes
     # A call that is refused anyway is refused here, by the same code, and gives no project a home.
-    if nodes is None or tool.home == "local" or not tool.allowed(context.scope, context.transport):
+    if (
+        nodes is None
+        or tool.runs_on == "local"
+        or not tool.allowed(context.scope, context.transport)
+    ):
         return None
-    if tool.home == "new":
+    if tool.runs_on == "new":
         node = await nodes.home_of_new(arguments or {})
         return None if node is None else await _ask(nodes, node, context, tool, arguments, None)
     project_id = await _project_of(services, context, arguments or {})
     if project_id is None:
         return None
     for _ in range(ATTEMPTS):
-        node = await nodes.home(project_id, needed=tool.home == "needed")
+        node = await nodes.home(project_id, needed=tool.runs_on == "needed")
         if node is None:
             return None
         try:
@@ -73,7 +77,7 @@ async def call_at_home(
 async def _project_of(
     services: ToolServices, context: CallContext, arguments: Mapping[str, Any]
 ) -> str | None:
-    """Return the existing project that a call concerns, if the key reaches it."""
+    """The existing project that a call concerns, if the key reaches it."""
     session_id, project_id = arguments.get("session_id"), arguments.get("project_id")
     if isinstance(session_id, str) and ids.is_id(session_id, ids.SESSION):
         try:

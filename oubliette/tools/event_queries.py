@@ -61,7 +61,7 @@ def tree_log(  # noqa: PLR0917 - the limits of one read
     whole_bytes: int | None = None,
     only: str | None = None,
 ) -> TreeSlice:
-    """Return the events with a seq above `after` of the tree below `root`, including `root`.
+    """The events with a seq above `after` of the tree below `root`, including `root`.
 
     Those of more than `whole_bytes` are references, not read; projects but `only` are left out.
     """
@@ -70,7 +70,7 @@ def tree_log(  # noqa: PLR0917 - the limits of one read
     ).fetchone()
     if row is None:
         return TreeSlice([], after, more=False, truncated_before=None, live=[])
-    project, exploration = row
+    project, tree_id = row
     tree = _Members(connection, root)
     head = queries.last_seq(connection)
     read = event_up_to(whole_bytes)
@@ -79,7 +79,7 @@ def tree_log(  # noqa: PLR0917 - the limits of one read
     rows = connection.execute(
         f"{read} WHERE seq > ?1 AND seq <= ?2 AND EXISTS (SELECT 1 FROM sessions WHERE"  # noqa: S608
         f" sessions.id = session_id AND exploration_id = ?3 AND {_ONLY}) ORDER BY seq LIMIT ?4",
-        (max(after, 0), until, exploration, max_events + 1, only),
+        (max(after, 0), until, tree_id, max_events + 1, only),
     )
     passed: list[int] = []
 
@@ -108,16 +108,16 @@ def tree_log(  # noqa: PLR0917 - the limits of one read
         events=events,
         last_seq=last_seq,
         more=last_seq < head,
-        truncated_before=_truncated(connection, tree, (exploration, only), after, events),
-        live=_live(connection, tree, project, exploration),
+        truncated_before=_truncated(connection, tree, (tree_id, only), after, events),
+        live=_live(connection, tree, project, tree_id),
     )
 
 
-def _live(connection: StoreConnection, tree: _Members, project: str, exploration: str) -> list[str]:
+def _live(connection: StoreConnection, tree: _Members, project: str, tree_id: str) -> list[str]:
     rows = connection.execute(
         f"SELECT id FROM sessions{ALIVE} WHERE live = 1 AND project_id = ? AND exploration_id = ?"  # noqa: S608
         " ORDER BY id",
-        (project, exploration),
+        (project, tree_id),
     )
     return [each for (each,) in rows.fetchall() if each in tree]
 
@@ -188,7 +188,7 @@ def listing_facts(
 
 
 def _without_parent(connection: StoreConnection, record: Session, only: str | None) -> Session:
-    """Return the record of a session, without its parent if that is not in the project `only`."""
+    """The record of a session, without its parent if that is not in the project `only`."""
     if only is None or record.parent_session_id is None:
         return record
     parent = queries.session(connection, record.parent_session_id)
@@ -198,7 +198,7 @@ def _without_parent(connection: StoreConnection, record: Session, only: str | No
 
 
 def _titled(connection: StoreConnection, record: Session) -> Session:
-    """Return the record of a session with a title, which earlier releases have not stored."""
+    """The record of a session with a title, which earlier releases have not stored."""
     if record.title:
         return record
     first = queries.turn(connection, record.id, 1)
@@ -260,7 +260,7 @@ def _inside_character(data: bytes, place: int) -> bool:
 
 
 def turn_costs(connection: StoreConnection, session_id: str, before: int) -> dict[int, float]:
-    """Return the cost of each turn in US dollars, as far as events below an index report it."""
+    """The cost of each turn in US dollars, as far as events below an index report it."""
     rows = connection.execute(
         f"{EVENT} WHERE session_id = ? AND idx < ? AND type = 'system' ORDER BY idx",
         (session_id, before),
@@ -276,7 +276,7 @@ def turn_costs(connection: StoreConnection, session_id: str, before: int) -> dic
 
 
 def all_workspaces(connection: StoreConnection, project_id: str) -> list[str]:
-    """Return the ids of the workspaces of a project, with those that were deleted."""
+    """The ids of the workspaces of a project, with those that were deleted."""
     rows = connection.execute(
         "SELECT id FROM workspaces WHERE project_id = ? ORDER BY id", (project_id,)
     )

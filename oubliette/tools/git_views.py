@@ -13,7 +13,7 @@ from oubliette.errors import NotFound, Unavailable
 from oubliette.runtime.snapshots.git_program import GitProgram
 from oubliette.tools.audit import note_call
 from oubliette.tools.handlers.projects import visible_project
-from oubliette.tools.handlers.repositories import SLACK_SECONDS
+from oubliette.tools.handlers.repository.repositories import SLACK_SECONDS
 from oubliette.tools.services import project_not_found
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ProjectViews:
         return found.id, None if nodes is None else await nodes.home(found.id, needed=True)
 
     async def folder(self, project_id: str) -> Path:
-        """Return the folder of the repository of a project of this machine, as new as the answer.
+        """The folder of the repository of a project of this machine, as new as the answer.
 
         Raises:
             Unavailable: git is missing here.

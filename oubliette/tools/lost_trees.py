@@ -79,7 +79,7 @@ async def check_discard(services: ToolServices, project: Project, discard: str |
 async def _kept(
     services: ToolServices, project: Project, lost: Mapping[str, Losses]
 ) -> tuple[str, ...]:
-    """Return the workspaces of which the repository has everything that was cloned."""
+    """The workspaces of which the repository has everything that was cloned."""
     states = {
         workspace: LastState(tree=each.tree, named=each.named)
         for workspace, each in lost.items()

@@ -36,21 +36,24 @@ from oubliette.tools.handlers import (
     permissions,
     ports,
     projects,
-    repositories,
-    session_compare,
-    session_diff,
     session_end,
-    session_export,
-    session_fork,
-    session_log,
+    session_interrupt,
     session_map,
-    session_merge,
-    session_push,
-    session_restore,
     session_spawn,
     sessions,
     tokens,
     workspaces,
+)
+from oubliette.tools.handlers.repository import (
+    repositories,
+    session_compare,
+    session_diff,
+    session_export,
+    session_fork,
+    session_log,
+    session_merge,
+    session_push,
+    session_restore,
 )
 from oubliette.tools.tool_result import failure, success
 from oubliette.tools.user_rights import check_users
@@ -89,7 +92,7 @@ _TOOLS: Final = (
     session_spawn.session_spawn,
     session_spawn.session_message,
     session_map.session_map,
-    session_end.session_interrupt,
+    session_interrupt.session_interrupt,
     session_end.session_end,
     sessions.session_get,
     sessions.session_list,
@@ -157,7 +160,7 @@ async def prepare_schemas() -> None:
 
 
 def listed(scope: Scope, at: Transport) -> list[Tool]:
-    """Return the tools that a key of this scope sees on this transport, in constant order."""
+    """The tools that a key of this scope sees on this transport, in constant order."""
     return [tool for tool in TABLE.values() if tool.allowed(scope, at)]
 
 
@@ -192,7 +195,7 @@ async def _call(
         return await _carried_out(services, context, tool, arguments)
     try:
         result = await ask_with_retry(wherever, ProjectMoves, seconds=MOVE_SECONDS)
-        for _ in range(MORE_HOMES if tool.home == "new" else 0):
+        for _ in range(MORE_HOMES if tool.runs_on == "new" else 0):
             if result.code != NotHere.code:
                 break  # otherwise others took the room there, and nothing was done
             result = await wherever()
@@ -225,7 +228,7 @@ async def _carried_out(
 
 
 def find(context: CallContext, name: str) -> Tool:
-    """Return the tool of this name.
+    """The tool of this name.
 
     Raises:
         NotFound: there is none on this transport.
@@ -275,7 +278,7 @@ async def carry_out(
 
 
 def _shown(error: Exception, tool: Tool) -> OublietteError:
-    """Return the error that the caller gets."""
+    """The error that the caller gets."""
     if isinstance(error, ActorDead):
         away = error.code == "peer_gone"  # its class is not loaded where there is one machine
         reason = f": {error.reason}" if error.reason else ""

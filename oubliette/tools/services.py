@@ -63,7 +63,7 @@ class SessionOwnership(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def commits(store: Ref) -> Commit:
-    """Return a `Commit` that asks the StoreActor."""
+    """A `Commit` that asks the StoreActor."""
     from oubliette.actors.store.actor import Transact
 
     async def commit(ops: tuple[Op, ...]) -> Result:
@@ -218,10 +218,10 @@ class ToolServices:
 
 
 def session_not_found(session_id: str) -> NotFound:
-    """Return one error for a session that does not exist and for one that the key must not see."""
+    """One error for a session that does not exist and for one that the key must not see."""
     return NotFound(f"session {session_id} not found", hint="session_list shows the sessions")
 
 
 def project_not_found(project_id: str) -> NotFound:
-    """Return one error for a project that does not exist and for one that the key must not see."""
+    """One error for a project that does not exist and for one that the key must not see."""
     return NotFound(f"project {project_id} not found", hint="project_list shows the projects")

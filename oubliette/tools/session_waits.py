@@ -74,7 +74,7 @@ def _unheld(session: records.Session, detail: str | None = None) -> WaitInfo:
 async def _container(
     services: ToolServices, found: SessionWaits, wait: Wait, session_id: str
 ) -> Wait:
-    """Return the details of the container's actor if `wait` is for the container, else `wait`."""
+    """The details of the container's actor if `wait` is for the container, else `wait`."""
     if wait.kind != "container" or found.container is None:
         return wait
     try:

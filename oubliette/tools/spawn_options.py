@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from oubliette.actors.caller.messages import GetCaller
-from oubliette.actors.messages import SharedTree
+from oubliette.actors.messages import Idempotency, SharedTree
 from oubliette.contract import field_types
 from oubliette.errors import InvalidParameter, Unauthenticated
 from oubliette.records import Limits, made_of
 from oubliette.runtime.repositories.workspace_clone import branch_of
 from oubliette.tools.auth.running_calls import REFUSED
 from oubliette.tools.auth.scopes import minted_scope
-from oubliette.tools.caller_tools import normalised
 from oubliette.tools.spec import CALLERS
+from oubliette.tools.tools_offered_by_caller import normalised
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -62,7 +65,7 @@ async def provided_tools(
 def shared_tree(
     context: CallContext, params: AgentOptions, session_id: str | None
 ) -> SharedTree | None:
-    """Return the tree that a new session joins, if it is to share one.
+    """The tree that a new session joins, if it is to share one.
 
     Raises:
         InvalidParameter: the session has its tree already, or gets that of its parent.
@@ -127,7 +130,7 @@ async def branch_in(services: ToolServices, project_id: str, workspace_id: str) 
     return branch_of(workspace_id, default=False)
 
 
-class SessionKey:
+class AgentApiKey:
     """Key for the agent's environment, if any."""
 
     def __init__(
@@ -145,7 +148,7 @@ class SessionKey:
         self._services = services
         self._taken = token_id is None
 
-    async def taken_by(self, session_id: str) -> None:
+    async def bind_to(self, session_id: str) -> None:
         """Bind a minted key to its session, if the session uses it (a live one keeps its own)."""
         if self.token_id is None:
             return
@@ -161,9 +164,9 @@ class SessionKey:
 
 
 @contextlib.asynccontextmanager
-async def session_key(
+async def agent_api_key(
     services: ToolServices, context: CallContext, params: AgentOptions, project_id: str
-) -> AsyncGenerator[SessionKey]:
+) -> AsyncGenerator[AgentApiKey]:
     """Mint the key of `api_key_scope`, or pass on `api_key`; revoke a minted, unused one.
 
     Raises:
@@ -178,7 +181,7 @@ async def session_key(
             if getattr(params, field) is not None:
                 raise InvalidParameter(f"{field}: needs api_key_scope as well", field=field)
         given_id = None if params.api_key is None else await services.keys.id_of(params.api_key)
-        yield SessionKey(services, params.api_key, None, given_id)
+        yield AgentApiKey(services, params.api_key, None, given_id)
         return
     if params.api_key is not None:
         raise InvalidParameter(
@@ -186,8 +189,23 @@ async def session_key(
         )
     scope = minted_scope(params.api_key_scope, project_id, params.api_key_project, context.scope)
     new = await services.keys.mint(context, scope, params.api_key_ttl_seconds)
-    key = SessionKey(services, new.key, new.token.id)
+    key = AgentApiKey(services, new.key, new.token.id)
     try:
         yield key
     finally:
         await key.aclose()
+
+
+def claim(tool: str, params: msgspec.Struct) -> Idempotency | None:
+    """Return the claim of `params.idempotency_key`; None without one.
+
+    The digest covers every other parameter, with its default if it is absent, so that two forms of
+    the same request have the same digest.
+    """
+    key: str | None = getattr(params, "idempotency_key", None)
+    if key is None:
+        return None
+    rest = msgspec.structs.asdict(params)
+    del rest["idempotency_key"]
+    text = msgspec.json.encode(rest, order="sorted")
+    return Idempotency(key=key, tool=tool, digest=hashlib.sha256(text).digest())

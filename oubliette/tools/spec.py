@@ -22,7 +22,7 @@ PERSONS: Final[frozenset[Transport]] = frozenset({"http", "program", "control"})
 """All but those of agents."""
 
 
-Home = Literal["local", "live", "needed", "new"]
+RunsOn = Literal["local", "live", "needed", "new"]
 """Machine of a cluster on which a tool does its work.
 
 `local`: any, as it only reads or writes what all machines share. `live`: the home of its session or
@@ -94,7 +94,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Changes nothing (the MCP annotation `readOnlyHint`)."""
     destructive: bool = False
     """Deletes or ends something (`destructiveHint`)."""
-    home: Home = "local"
+    runs_on: RunsOn = "local"
     """Machine that has to carry it out."""
     enters: Enters | None = None
     """Container in which it runs or reaches something of the caller's; see
@@ -115,7 +115,7 @@ def tool(
     streamed: bool = False,
     read_only: bool = False,
     destructive: bool = False,
-    home: Home = "local",
+    runs_on: RunsOn = "local",
     enters: Enters | None = None,
 ) -> Callable[[Callable[[Any, CallContext, P], Awaitable[msgspec.Struct]]], Tool]:
     """Make the decorated handler a tool: its name is the tool's, its docstring the description."""
@@ -134,7 +134,7 @@ def tool(
             idempotent="idempotency_key" in params.__struct_fields__,
             read_only=read_only,
             destructive=destructive,
-            home=home,
+            runs_on=runs_on,
             enters=enters,
         )
 

@@ -37,7 +37,6 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def success(raw: bytes) -> ToolResult:
-    """Return a result, which is JSON already, as the answer of a tool."""
     return ToolResult(text=raw.decode(), raw=raw)
 
 

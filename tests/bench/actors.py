@@ -29,10 +29,10 @@ from oubliette import ids
 from oubliette.actors.caller.messages import NextEvents, OpenListener
 from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.container.guest_connection import (
+    ContainerRefs,
     GetGuestConnection,
     GuestConnection,
     GuestConnectionState,
-    UnitRefs,
 )
 from oubliette.actors.container.messages import Acquire
 from oubliette.actors.context import ActorContext
@@ -40,8 +40,8 @@ from oubliette.actors.messages import AnswerCallerTool, OpenCaller
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor, OpenCallTable
 from oubliette.actors.relay.session_connection import SessionConnectionActor
 from oubliette.actors.session.actor import SessionActor
-from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session.messages import OpenLink
+from oubliette.actors.session.state import SessionMemory
 from oubliette.actors.session_registry import (
     REGISTRY,
     EnterSession,
@@ -115,7 +115,7 @@ class House:
     """A store, a caller and the sessions of agents, with nothing of HTTP or containers."""
 
     def __init__(
-        self, system: System, services: ActorContext, unit: UnitRefs, host: FakeHost
+        self, system: System, services: ActorContext, unit: ContainerRefs, host: FakeHost
     ) -> None:
         self.system = system
         self.services = services
@@ -194,7 +194,7 @@ async def house() -> AsyncIterator[House]:
             guest.opened(cast("Any", host), cast("Any", SimpleNamespace(id="c")))
             gate = GuestConnection(guest)
             container = system.spawn(NoContainer, services, gate, name="container")
-            made = House(system, services, UnitRefs(container, container), host)
+            made = House(system, services, ContainerRefs(container, container), host)
             caller = asyncio.create_task(made.answer())
             await made.lending.wait()
             try:

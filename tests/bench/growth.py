@@ -271,7 +271,7 @@ class Growth:
             at, more = page.events[-1].index, page.more
 
     def begin_tree(self) -> None:
-        """Read what `ExplorationActor` begins with."""
+        """Read what `TreeActor` begins with."""
         self.ask(queries.tree_members, f"expl_{PARENT}")
 
     def check_key(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.errors import OublietteError
-from oubliette.runtime.containers import image_errors
+from oubliette.runtime.containers import engine_errors
 from oubliette.runtime.containers.docker.runtime import DockerRuntime
 from tests.conformance.engines import zipapp
 from tests.conformance.registry import Registry
@@ -124,7 +124,7 @@ async def test_an_image_that_the_registry_has_not_got_is_named(
     runtime: DockerRuntime, registry: Registry
 ) -> None:
     for missing in (f"{registry.address}/shop/agent:2", f"{registry.address}/shop/nothing:1"):
-        with pytest.raises(image_errors.ImageNotFound) as caught:
+        with pytest.raises(engine_errors.ImageNotFound) as caught:
             await runtime.pull(missing, timeout=SECONDS)
         assert missing in caught.value.message
         assert registry.address in caught.value.message
@@ -135,7 +135,7 @@ async def test_a_registry_that_wants_a_login_is_named_with_the_command(
     runtime: DockerRuntime, registry: Registry
 ) -> None:
     registry.login = ("shop", "open sesame")
-    with pytest.raises(image_errors.RegistryDenied) as caught:
+    with pytest.raises(engine_errors.RegistryDenied) as caught:
         await runtime.pull(registry.image, timeout=SECONDS)
     assert f"{runtime.name} login {registry.address}" in (caught.value.hint or "")
 
@@ -169,7 +169,7 @@ async def test_a_registry_that_nobody_listens_at_is_named(runtime: DockerRuntime
     with contextlib.closing(socket.socket()) as closed:
         closed.bind(("127.0.0.1", 0))  # and does not listen
         image = f"127.0.0.1:{closed.getsockname()[1]}/shop/agent:1"
-        with pytest.raises(image_errors.RegistryUnreachable) as caught:
+        with pytest.raises(engine_errors.RegistryUnreachable) as caught:
             await runtime.pull(image, timeout=SECONDS)
     assert "network" in (caught.value.hint or "")
 
@@ -180,7 +180,7 @@ async def test_a_registry_that_is_silent_in_the_midst_of_a_layer_costs_the_timeo
     registry.hold.clear()
     loop = asyncio.get_running_loop()
     began = loop.time()
-    with pytest.raises(image_errors.PullTimeout) as caught:
+    with pytest.raises(engine_errors.PullTimeout) as caught:
         await runtime.pull(registry.image, timeout=2.0)
     assert loop.time() - began < 10.0
     assert "containers.pull_timeout_seconds" in (caught.value.hint or "")

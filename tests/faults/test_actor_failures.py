@@ -25,8 +25,8 @@ KINDS = [
     "CallerActor",
     "CallersActor",
     "AgentProcessActor",
-    "ExplorationActor",
-    "ExplorationsActor",
+    "TreeActor",
+    "TreesActor",
     "SubscriptionsActor",
     "ProjectActor",
     "ProjectsActor",
@@ -46,7 +46,7 @@ MESSAGES = {
     "of ContainerActor": "ContainerActor.ContainerStarted@1",
     "of CallerActor": "CallerActor.EventsCommitted@3 CallerActor.TrackRequest@1",
     "of AgentProcessActor": "AgentProcessActor.StdinFrame@2 AgentProcessActor.AckOutput@10",
-    "of ExplorationActor": "ExplorationActor.AgentBusy@1 ExplorationActor.AgentBlocked@1",
+    "of TreeActor": "TreeActor.AgentBusy@1 TreeActor.AgentBlocked@1",
 }
 
 

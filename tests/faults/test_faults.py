@@ -391,7 +391,7 @@ async def test_an_agent_left_over_from_a_crash_at_the_end_of_its_session_is_ende
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("fault", ["the server", "ExplorationActor"])
+@pytest.mark.parametrize("fault", ["the server", "TreeActor"])
 async def test_an_agent_that_waits_for_its_child_holds_no_place_after_a_restart(server, fault):
     """A waiting parent never blocks its children; the count is made anew."""
     await server.start(settings={"trees.max_agents_at_once": 1})

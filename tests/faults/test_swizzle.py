@@ -25,7 +25,7 @@ FAULTS = [
     "fail ContainerSupervisor",
     "fail SessionsActor",
     "fail CallerActor",
-    "fail ExplorationActor",
+    "fail TreeActor",
     "fail ProjectActor",
     "fail ProjectsActor",
     "fail StoreActor",

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from oubliette.runtime.containers.docker import client
-from oubliette.runtime.containers.errors import EngineMissing
+from oubliette.runtime.containers.engine_errors import EngineMissing
 from tests.product_files import product_files
 
 ROOT = Path(__file__).parents[2]

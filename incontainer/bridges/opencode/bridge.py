@@ -298,7 +298,7 @@ class OpencodeBridge:
 
 
 def message_id(seconds: float, stamp: str) -> str:
-    """Return an id as OpenCode makes them: milliseconds and a count in 48 bits, 14 characters."""
+    """An id as OpenCode makes them: milliseconds and a count in 48 bits, 14 characters."""
     moment = int(seconds * 1000) * 0x1000 & 0xFFFFFFFFFFFF
     return f"msg_{moment:012x}{stamp}"
 

@@ -40,7 +40,7 @@ class ResponseParser:
         self._left = -1  # bytes of the body, or of the chunk; -1: until the connection ends
 
     def feed(self, data: bytes) -> bytes:
-        """Return the bytes of the body that `data` contains.
+        """The bytes of the body that `data` contains.
 
         Raises:
             UpstreamError: The bytes are not an HTTP answer.

@@ -239,7 +239,7 @@ class GuestProcess:
         return linux.trees(members, tasks)
 
     def record(self) -> Event:
-        """Return the process as `hello` lists it."""
+        """The process as `hello` lists it."""
         return {
             "id": self.proc,
             "pid": self.pid,

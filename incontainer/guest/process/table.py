@@ -38,7 +38,7 @@ class ProcessTable:
         return self._by_id.get(proc)
 
     def session_of(self, pids: list[int]) -> str | None:
-        """Return the session of the first of these pids that belongs to a process of the table."""
+        """The session of the first of these pids that belongs to a process of the table."""
         for pid in pids:
             process = self._by_pid.get(pid)
             if process is not None:
@@ -46,7 +46,7 @@ class ProcessTable:
         return None
 
     def all(self) -> list[GuestProcess]:
-        """Return all processes not forgotten, oldest first."""
+        """All processes not forgotten, oldest first."""
         return list(self._by_id.values())
 
     def add(self, proc: str, spec: Spec, session: str | None, spool_bytes: int) -> GuestProcess:

@@ -39,7 +39,7 @@ from oubliette.runtime.agents.memory import need_of
 from oubliette.runtime.guest.errors import GuestRefused, LinkClosed
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.guest_connection import UnitRefs
+    from oubliette.actors.container.guest_connection import ContainerRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.start_pace import StartPlace
     from oubliette.kit import Ref
@@ -91,7 +91,7 @@ class AgentProcessActor(Actor):
     def __init__(
         self,
         context: ActorContext,
-        unit: UnitRefs,
+        unit: ContainerRefs,
         session: Ref,
         record: Session,
         offset: int,
@@ -244,7 +244,7 @@ class AgentProcessActor(Actor):
         return None
 
     def _after_refusal(self, error: GuestRefused) -> float:
-        """Return the seconds to wait before the next attach, unless the process is gone.
+        """The seconds to wait before the next attach, unless the process is gone.
 
         A guest that was frozen or starved refuses what it would have taken, while its agent lives.
         """

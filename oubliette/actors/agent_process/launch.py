@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 async def agent_session(
     context: ActorContext, session: Session, api_key: str | None
 ) -> AgentSession:
-    """Return the settings that the agent of `session` was started with.
+    """The settings that the agent of `session` was started with.
 
     Parts that cannot be read any more are left out: the agent is running and has what it needs.
 

@@ -170,7 +170,7 @@ def ack_of(event: AgentEvent) -> int:
 
 
 def _checked(event: AgentEvent) -> AgentEvent:
-    """Return an event that can be stored and sent: adapters of packages check nothing."""
+    """An event that can be stored and sent: adapters of packages check nothing."""
     try:
         check_values(event.data, "data", envelope=2 * ENVELOPE)
     except InvalidParameter as error:

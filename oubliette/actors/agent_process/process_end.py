@@ -31,7 +31,7 @@ async def report_of(
     *,
     requested: bool,
 ) -> AgentGone:
-    """Return the report to the session of a process that has ended or is of no use.
+    """The report to the session of a process that has ended or is of no use.
 
     Args:
         end: its exit status, or the reason for which it is ended.

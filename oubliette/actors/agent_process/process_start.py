@@ -69,7 +69,7 @@ class ProcessStart:
             await ask_with_retry(lambda: container.ask(acquire, timeout=limit), seconds=limit)
 
     def needs_id(self, info: ContainerInfo) -> bool:
-        """Return whether no process was about to be started in the container `info`."""
+        """Whether no process was about to be started in the container `info`."""
         return self.process_id is None or self._container_id != info.id
 
     async def run(self, link: ControlLink, info: ContainerInfo, kernel: OutOfMemory) -> None:

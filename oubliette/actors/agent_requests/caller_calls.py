@@ -29,10 +29,10 @@ from oubliette.actors.session.effects import (
     AfterCommit,
     AnswerAsk,
     AppendEvent,
-    CallStored,
     Effects,
     EndCallWatch,
     EndRequest,
+    OutcomeStored,
     PassFailpoint,
     ProgressStored,
     ReadOutcome,
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from oubliette.actors.agent_requests.caller_tools import PendingRpc
-    from oubliette.actors.agent_requests.request_input import RequestInput
+    from oubliette.actors.agent_requests.params import RequestInput
     from oubliette.actors.messages import AnswerCallerTool, Outcome, ReportCallProgress
-    from oubliette.actors.session.messages import CallReserved
+    from oubliette.actors.session.messages import CallCounted
     from oubliette.config.schema import Config
     from oubliette.kit import Deferred
 
@@ -157,7 +157,7 @@ class CallerCalls:
         self._calls.add(OpenCall(request, askers=[rpc]))
         return (ReserveOpenCall(request.id),)
 
-    def reserved(self, message: CallReserved, event_index: int, ancestry: list[str]) -> Effects:
+    def reserved(self, message: CallCounted, event_index: int, ancestry: list[str]) -> Effects:
         """Write a request to the log, as its principal may have one more, or refuse it.
 
         Args:
@@ -224,7 +224,7 @@ class CallerCalls:
     # ------------------------------------------------------------------ answers
 
     def accepts(self, message: AnswerCallerTool | ReportCallProgress) -> bool:
-        """Return whether this is about an open call of this principal without an answer yet."""
+        """Whether this is about an open call of this principal without an answer yet."""
         call = self._calls.find(message.request_id)
         if call is None or call.state != "open":
             return False
@@ -305,10 +305,10 @@ class CallerCalls:
             # to the caller that was asked, even if another one provides tools by now
             AppendEvent("caller_tool_settled", shown, None, call.request.caller_id),
             Store(settled),
-            AfterCommit(CallStored(request_id, outcome, result, error)),
+            AfterCommit(OutcomeStored(request_id, outcome, result, error)),
         )
 
-    def stored(self, settled: CallStored) -> Effects:
+    def stored(self, settled: OutcomeStored) -> Effects:
         """Answer all who wait for a call, whose outcome is in the log now."""
         call = self._calls.take(settled.request_id, "stored")
         if call is None:

@@ -12,7 +12,7 @@ from oubliette.actors.messages import (
     UntrackRequest,
     caller_actor_name,
 )
-from oubliette.actors.session.messages import CallHeld, RequestOver, RequestSettled
+from oubliette.actors.session.messages import CallHeld, RequestSettled, StopRequest
 from oubliette.actors.store.outages import tell_running_since
 from oubliette.kit import Actor, LocalMessage, Message, handles
 
@@ -121,8 +121,8 @@ class CallerRequestActor(Actor):
     def _unavailable(self, message: _CallerUnavailable) -> None:
         self._settle("caller_gone", error=f"the caller cannot be reached: {message.reason}")
 
-    @handles(RequestOver)
-    def _over(self, _: RequestOver) -> None:
+    @handles(StopRequest)
+    def _over(self, _: StopRequest) -> None:
         self._settled = True
         self.stop()
 

@@ -7,7 +7,6 @@ the log.
 
 from __future__ import annotations
 
-import secrets
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -116,7 +115,7 @@ class CallerToolCalls:
         return self._calls[request_id]
 
     def find(self, request_id: str) -> OpenCall | None:
-        """Return the call, while its askers have not been answered."""
+        """The call, while its askers have not been answered."""
         return self._calls.get(request_id)
 
     def add(self, call: OpenCall) -> None:
@@ -155,12 +154,12 @@ class CallerToolCalls:
         return call
 
     def request_of(self, call_id: str) -> str | None:
-        """Return the request that this call made, open or settled lately."""
+        """The request that this call made, open or settled lately."""
         found = self._by_call_id.get(call_id)
         return found[0] if found else None
 
     def asked_by(self, rpc: PendingRpc) -> OpenCall | None:
-        """Return the call without an outcome that this JSON-RPC request waits for."""
+        """The call without an outcome that this JSON-RPC request waits for."""
         for call in self:
             if rpc in call.askers and call.state != "settling":
                 return call
@@ -191,7 +190,7 @@ def tools_after(
 
 
 def find_tool(session: Session, name: str) -> CallerTool | None:
-    """Return the tool of the session's caller with this name, with or without its prefix."""
+    """The tool of the session's caller with this name, with or without its prefix."""
     prefix = f"{session.caller_id}_"
     for tool in session.caller_tools:
         if name == tool.name or name == prefix + tool.name:
@@ -200,7 +199,6 @@ def find_tool(session: Session, name: str) -> CallerTool | None:
 
 
 def request_data(request: CallerRequest, ancestry: list[str]) -> dict[str, Any]:
-    """Return the `data` of a `caller_tool_request` event."""
     return {
         "request_id": request.id,
         "tool": request.tool,
@@ -212,7 +210,6 @@ def request_data(request: CallerRequest, ancestry: list[str]) -> dict[str, Any]:
 
 
 def progress_data(request: CallerRequest, message: str) -> dict[str, Any]:
-    """Return the `data` of a `caller_tool_progress` event."""
     return {
         "request_id": request.id,
         "tool": request.tool,
@@ -230,7 +227,7 @@ REPLACED: Final[dict[str, Any]] = {
 
 
 def outcome_error(outcome: str, text: str | None) -> dict[str, Any]:
-    """Return the JSON-RPC error that the agent's client gets for all outcomes but a result."""
+    """The JSON-RPC error that the agent's client gets for all outcomes but a result."""
     return {
         "code": -32000,
         "message": text or outcome.replace("_", " "),
@@ -238,11 +235,6 @@ def outcome_error(outcome: str, text: str | None) -> dict[str, Any]:
     }
 
 
-def new_pairing_secret() -> str:
-    """Return a fresh secret by which the client of one session proves that it belongs to it."""
-    return secrets.token_urlsafe(32)
-
-
 def new_request_id() -> str:
-    """Return a fresh `request_id`, UUID version 4."""
+    """A fresh `request_id`, UUID version 4."""
     return ids.new_uuid()

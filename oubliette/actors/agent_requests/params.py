@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from oubliette.actors.agent_requests.caller_tools import outcome_error
 from oubliette.contract.agent_tools import AGENT_TOOLS
 from oubliette.contract.field_types import Params, check_storable
 from oubliette.contract.validation import decode
 from oubliette.errors import InvalidParameter, OublietteError
+
+if TYPE_CHECKING:
+    from oubliette.records import Session
 
 P = TypeVar("P", bound=Params)
 
@@ -37,7 +40,7 @@ def rpc_error(error: BaseException) -> dict[str, Any]:
 
 
 def text_param(params: dict[str, Any], field_: str, limit: int) -> str:
-    """Return the string `field_`, of 1 to `limit` characters.
+    """The string `field_`, of 1 to `limit` characters.
 
     Raises:
         InvalidParameter: it is something else; names the field.
@@ -56,7 +59,7 @@ def optional_text(params: dict[str, Any], field_: str, limit: int) -> str | None
 
 
 def base_params(kind: type[P], params: dict[str, Any], tool: str) -> P:
-    """Return the parameters of a base tool, without the `call_id` that the client adds.
+    """The parameters of a base tool, without the `call_id` that the client adds.
 
     Raises:
         InvalidParameter: names the field and the remedy.
@@ -74,3 +77,13 @@ def known_params(method: str, params: dict[str, Any]) -> dict[str, Any]:
         return params
     known = {"call_id", *tool.params.__struct_fields__}
     return {name: value for name, value in params.items() if name in known}
+
+
+class RequestInput(NamedTuple):
+    """State at the moment at which a request of the agent's client is decided on."""
+
+    record: Session
+    now: float
+    """Wall second."""
+    stopping: bool
+    """Whether the session accepts nothing new."""

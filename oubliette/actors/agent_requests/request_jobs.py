@@ -17,7 +17,7 @@ from oubliette.actors.agent_requests.session_events import session_events
 from oubliette.actors.container.messages import GetMemoryRoom
 from oubliette.actors.messages import OpenProject, SpawnResult, SpawnSession
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallIds, ReserveCall
-from oubliette.actors.session.messages import CallReserved, ChildSpawned, LinkAnswered, MapRoom
+from oubliette.actors.session.messages import CallCounted, ChildSpawned, LinkAnswered, MapSlots
 from oubliette.contract.session_tools import EventsParams
 from oubliette.errors import InvalidParameter, NotFound, SessionHandover
 from oubliette.kit import ActorDead
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from oubliette.actors.agent_requests.caller_tools import PendingRpc
     from oubliette.actors.context import ActorContext, AgentTools
     from oubliette.actors.session.effects import (
-        AskMapRoom,
+        AskMapSlots,
         ReadOutcome,
         ReportOpenCalls,
         ReserveOpenCall,
@@ -138,15 +138,15 @@ class RequestJobs:
         asker = self._writer.record
         return await session_events(self._context, asker, asked, bare=request.bare)
 
-    def ask_map_room(self, asked: AskMapRoom) -> None:
+    def ask_map_slots(self, asked: AskMapSlots) -> None:
         """Ask for how many more agents of this session's kind its container has memory."""
         context, agent, call_id = self._context, self._writer.record.agent, asked.call_id
         need = need_of(context.config, agent, context.agents.get(agent))
         self._actor.ask_to_self(
             self._container,
             GetMemoryRoom(memory_mb=need),
-            lambda fitting: MapRoom(call_id=call_id, fitting=fitting),
-            lambda _: MapRoom(call_id=call_id),  # each agent waits for memory at its own start
+            lambda fitting: MapSlots(call_id=call_id, fitting=fitting),
+            lambda _: MapSlots(call_id=call_id),  # each agent waits for memory at its own start
             ROOM_SECONDS,
         )
 
@@ -165,15 +165,15 @@ class RequestJobs:
         if reserve.again:
             actor.pipe_to_self(
                 ask_with_retry(lambda: owner.ask(reservation)),
-                lambda _: CallReserved(request_id=request_id),
-                lambda error: CallReserved(request_id=request_id, error=rpc_error(error)),
+                lambda _: CallCounted(request_id=request_id),
+                lambda error: CallCounted(request_id=request_id, error=rpc_error(error)),
             )
             return
         actor.ask_to_self(
             owner,
             reservation,
-            lambda _: CallReserved(request_id=request_id),
-            lambda error: CallReserved(
+            lambda _: CallCounted(request_id=request_id),
+            lambda error: CallCounted(
                 request_id=request_id, error=rpc_error(error), again=isinstance(error, ActorDead)
             ),
         )
@@ -189,7 +189,7 @@ class RequestJobs:
             request_ids=report.request_ids,
             reserving=report.reserving,
         )
-        counted = CallReserved(request_id="")  # of none: nothing follows from it
+        counted = CallCounted(request_id="")  # of none: nothing follows from it
         actor.pipe_to_self(
             ask_with_retry(lambda: owner.ask(open_calls)), lambda _: counted, lambda _: counted
         )

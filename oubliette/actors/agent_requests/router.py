@@ -30,14 +30,14 @@ from oubliette.errors import OublietteError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.actors.agent_requests.request_input import RequestInput
+    from oubliette.actors.agent_requests.params import RequestInput
     from oubliette.actors.context import ActorContext
     from oubliette.actors.messages import Outcome
     from oubliette.actors.session.messages import (
-        CallReserved,
+        CallCounted,
         LinkAnswered,
         LinkRequest,
-        MapRoom,
+        MapSlots,
         RequestSettled,
     )
     from oubliette.actors.session.recovery import StoredSession
@@ -189,13 +189,13 @@ class AgentRequestRouter:
             return effects
         return self.children.cancelled(target) + self._maps.cancelled(target)
 
-    def reserved(self, message: CallReserved, event_index: int) -> Effects:
+    def reserved(self, message: CallCounted, event_index: int) -> Effects:
         """Go on with a call of a caller tool, which may be made or is refused."""
         return self.calls.reserved(message, event_index, self._ancestry)
 
-    def map_room_known(self, message: MapRoom, now: float) -> Effects:
+    def map_slots_known(self, message: MapSlots, now: float) -> Effects:
         """Start the parts of a `session_map`."""
-        return self._maps.room_known(message, now)
+        return self._maps.slots_known(message, now)
 
     def answered_later(self, message: LinkAnswered) -> Effects:
         """Answer a request that a job of the actor has worked on."""

@@ -22,7 +22,7 @@ from oubliette.actors.agent_requests.params import base_params, optional_text
 from oubliette.actors.fan_out import FanOut
 from oubliette.actors.session.effects import (
     AppendEvent,
-    AskMapRoom,
+    AskMapSlots,
     Effects,
     EndChild,
     EndRequest,
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from oubliette.actors.agent_requests.caller_tools import PendingRpc
     from oubliette.actors.agent_requests.child_sessions import ChildCalls
-    from oubliette.actors.agent_requests.request_input import RequestInput
-    from oubliette.actors.session.messages import MapRoom
+    from oubliette.actors.agent_requests.params import RequestInput
+    from oubliette.actors.session.messages import MapSlots
 
 FULL: Final = "max_agents_at_once:"
 """Beginning of the refusal by a tree that has room again once an agent has finished."""
@@ -96,9 +96,9 @@ class MapCalls:
         branch = asked.workspace == "branch"
         call = MapCall([rpc], parts, branch, FanOut(len(parts), parallel), given.now)
         self._open[call_id] = call
-        return (_progress(call_id, call), AskMapRoom(call_id))
+        return (_progress(call_id, call), AskMapSlots(call_id))
 
-    def room_known(self, message: MapRoom, now: float) -> Effects:
+    def slots_known(self, message: MapSlots, now: float) -> Effects:
         """Start the parts of a map, as many as its container has memory for."""
         call = self._open.get(message.call_id)
         if call is None:
@@ -201,7 +201,7 @@ def _progress(call_id: str, call: MapCall) -> AppendEvent:
 
 
 def part_result(result: dict[str, Any] | None, error: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the result of one part: session_id, status, result and error."""
+    """The result of one part: session_id, status, result and error."""
     if error is None:
         assert result is not None
         return {

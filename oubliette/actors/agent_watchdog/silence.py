@@ -118,7 +118,7 @@ class Silence:
         return SilentTooLong(f"the agent said nothing for {limit}{self._unclosed}")
 
     def _own(self, record: Session) -> list[tuple[str, float]]:
-        """Return the open calls of tools that are not ours: only the agent knows their time."""
+        """The open calls of tools that are not ours: only the agent knows their time."""
         return [call for call in self._tools.values() if not is_ours(call[0], record)]
 
     @property
@@ -129,7 +129,7 @@ class Silence:
     def waits(
         self, now: float, wall: float, record: Session, *, served: bool, model: Wait
     ) -> Iterator[Wait]:
-        """Return the waits for the agent's own activity, as far as it is known.
+        """The waits for the agent's own activity, as far as it is known.
 
         Args:
             now: Monotonic second.
@@ -147,7 +147,7 @@ class Silence:
 
 
 def is_ours(tool: str, record: Session) -> bool:
-    """Return whether a tool, by the agent's name for it, is one that we provide."""
+    """Whether a tool, by the agent's name for it, is one that we provide."""
     if _OURS.fullmatch(tool) or tool in _BASE:
         return True
     return any(

@@ -54,7 +54,7 @@ class TurnInterrupt:
     def follows(
         self, turn: int, running: int | None, *, withdrawn: bool, attached: bool, now: float
     ) -> Literal["end_turn", "ask_agent"] | None:
-        """Return the step that follows the attempt to withdraw the prompt of a turn.
+        """The step that follows the attempt to withdraw the prompt of a turn.
 
         Args:
             turn: The turn to interrupt.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oubliette.actors.exploration.limits import limit_sources
+from oubliette.actors.tree.limits import limit_sources
 from oubliette.kit import Message
 
 if TYPE_CHECKING:
@@ -59,13 +59,13 @@ class TurnLimits:
     def overdue(
         self, message: TurnOverdue, running: int | None, own: Limits
     ) -> TurnLimitReached | None:
-        """Return the limit that the turn `running` has reached by the timer of `message`."""
+        """The limit that the turn `running` has reached by the timer of `message`."""
         if running != message.turn:
             return None
         return self._reached("max_turn_seconds", "the turn has taken {:g} seconds", own)
 
     def stepped(self, steps: int, own: Limits) -> TurnLimitReached | None:
-        """Return the limit that a turn has reached with that many steps of its model, if any."""
+        """The limit that a turn has reached with that many steps of its model, if any."""
         if steps <= self._value("max_turn_steps", own):
             return None
         return self._reached("max_turn_steps", "the turn has taken {:g} steps of its model", own)

@@ -86,7 +86,7 @@ class AgentWatchdog:
         self._interrupt = TurnInterrupt()
 
     def overdue(self, message: Message, given: WatchInput) -> Effects:
-        """Return the effects of one of `DEADLINES`."""
+        """The effects of one of `DEADLINES`."""
         match message:
             case StartOverdue():
                 return self._start_overdue(message, given)

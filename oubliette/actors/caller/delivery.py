@@ -190,7 +190,7 @@ class EventDelivery:
         self.end(listener, SUPERSEDED)
 
     def why_ended(self, listener_id: str) -> str:
-        """Return the reason why a listener is not open, for the one that asks."""
+        """The reason why a listener is not open, for the one that asks."""
         return self._untold.pop(listener_id, UNKNOWN)
 
     def expect(self, listener: Listener, message: NextEvents, waiting: Deferred) -> None:

@@ -58,7 +58,6 @@ class Listener:
         """Whether a read of the log is under way."""
 
     def wants(self, event: Event) -> bool:
-        """Return whether the listener receives this event."""
         if event.type not in REQUESTS:
             return True
         if not self.provides:  # it may look, but not run tools that another listener provides
@@ -80,7 +79,7 @@ class Listener:
         return event.type not in REQUESTS or project not in self.left_out
 
     def marks(self, event: Event) -> bool:
-        """Return whether the event carries `redelivered`."""
+        """Whether the event carries `redelivered`."""
         return event.type in REQUESTS and event.seq <= self.delivered
 
     def take_again(self) -> list[Event]:

@@ -57,7 +57,7 @@ class CallerMemory:
         return second if first is None else first
 
     def lost(self, now: float) -> dict[str, TrackedRequest]:
-        """Return the requests that wait no longer at `now` for a caller that is absent."""
+        """The requests that wait no longer at `now` for a caller that is absent."""
         return {
             request_id: tracked
             for request_id, tracked in self.tracked.items()
@@ -65,7 +65,7 @@ class CallerMemory:
         }
 
     def next_loss(self, absent: float) -> float | None:
-        """Return the time of the next loss if the caller is absent from `absent` on.
+        """The time of the next loss if the caller is absent from `absent` on.
 
         None if no request would be lost, however long it stays away.
         """

@@ -21,7 +21,7 @@ class PresenceByReach(dict[str | None, "CallerPresence"]):
         self._grace = stream_grace, poll_grace
 
     def of(self, project_id: str | None) -> CallerPresence:
-        """Return the presence by keys of this reach."""
+        """The presence by keys of this reach."""
         if project_id not in self:
             self[project_id] = CallerPresence(*self._grace)
         return self[project_id]
@@ -42,11 +42,11 @@ class PresenceByReach(dict[str | None, "CallerPresence"]):
         return max(self.values(), key=CallerPresence.until).reason
 
     def held_elsewhere(self, now: float) -> bool:
-        """Return whether a provider is open on another node."""
+        """Whether a provider is open on another node."""
         return any(each.held_elsewhere(now) for each in self.values())
 
     def until(self) -> float:
-        """Return the time at which it is absent, infinite while a provider is open here."""
+        """The time at which it is absent, infinite while a provider is open here."""
         return max(each.until() for each in self.values())
 
     def present(self, now: float) -> bool:
@@ -78,11 +78,11 @@ class CallerPresence:
         return bool(self._held)
 
     def held_elsewhere(self, now: float) -> bool:
-        """Return whether a provider is open on another node."""
+        """Whether a provider is open on another node."""
         return now < self._elsewhere
 
     def until(self) -> float:
-        """Return the time at which it is absent, infinite while a provider is open here."""
+        """The time at which it is absent, infinite while a provider is open here."""
         return math.inf if self._held else max(self._until, self._elsewhere)
 
     def present(self, now: float) -> bool:

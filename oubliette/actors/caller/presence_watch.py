@@ -131,7 +131,7 @@ class PresenceWatch:
         return first
 
     def provided_elsewhere(self) -> frozenset[str]:
-        """Return the projects whose newest provider by a bound key is one of another node."""
+        """The projects whose newest provider by a bound key is one of another node."""
         return frozenset(each for each, row in self._rows.items() if each and row.superseded)
 
     def look(self, then: Callable[[], object], project_id: str | None = None) -> None:

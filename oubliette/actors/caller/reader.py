@@ -24,7 +24,7 @@ class CallerReader(Protocol):
     async def open_requests(
         self, *, principal: str | None = None, caller_id: str | None = None
     ) -> list[CallerRequest]:
-        """Return the requests without an outcome."""
+        """The requests without an outcome."""
         ...
 
     async def open_permissions(self, principal: str, caller_id: str) -> list[PermissionRequest]: ...
@@ -37,7 +37,7 @@ class CallerReader(Protocol):
 async def open_requests(
     reader: CallerReader, principal: str, caller_id: str
 ) -> list[CallerRequest | PermissionRequest]:
-    """Return the calls and questions to this caller that have no answer."""
+    """The calls and questions to this caller that have no answer."""
     return [
         *await reader.open_requests(principal=principal, caller_id=caller_id),
         *await reader.open_permissions(principal, caller_id),

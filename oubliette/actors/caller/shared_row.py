@@ -263,7 +263,7 @@ class SharedRow:
         return None
 
     def _lives_longer(self, now: float) -> bool:
-        """Return whether a sign of life here makes it present for longer than the board has it."""
+        """Whether a sign of life here makes it present for longer than the board has it."""
         presence = self._presence
         if presence.held or presence.held_elsewhere(now) or not presence.present(now):
             return False
@@ -296,7 +296,7 @@ class SharedRow:
         return self._board.note(*self._key, seconds=seconds, reason=presence.reason, tools=tools)
 
     def _unsaved_tools(self) -> tuple[CallerTool, ...] | None:
-        """Return the tools that are to be written now, if any."""
+        """The tools that are to be written now, if any."""
         unsaved, self._tools_unsaved = self._tools_unsaved, False
         return self._memory.provided(self._project_id) if unsaved else None
 

@@ -30,7 +30,7 @@ from oubliette.actors.container.jobs import (
     start_failed,
 )
 from oubliette.actors.container.lifecycle import Lifecycle
-from oubliette.actors.container.memory_waits import MemoryWaits
+from oubliette.actors.container.memory_queue import MemoryQueue
 from oubliette.actors.container.messages import (
     Acquire,
     ContainerIsLost,
@@ -120,7 +120,7 @@ class ContainerActor(Actor):
         self._guest = guest
         self._socket = socket
         self._memory = memory
-        self._waits = MemoryWaits(memory.room, self, self._tell_session)
+        self._waits = MemoryQueue(memory.room, self, self._tell_session)
         self._info: ContainerInfo | None = None
         self._project = project
         self._key = key

@@ -49,7 +49,7 @@ class Adoption:
 
 
 def records_of(records: Iterable[Container], project_id: str, key: ContainerKey) -> list[Container]:
-    """Return the records of the containers at one place of a project."""
+    """The records of the containers at one place of a project."""
     return [
         record
         for record in records

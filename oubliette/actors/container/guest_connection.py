@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class UnitRefs:
+class ContainerRefs:
     """Refs of the actors of one container (by name: they reach restarted ones)."""
 
     socket: Ref
@@ -99,7 +99,7 @@ class GuestConnection:
         return self._state.why_lost
 
     async def wait(self, timeout: float, *, next_container: bool = False) -> ControlLink:
-        """Return the link as soon as there is one.
+        """The link as soon as there is one.
 
         Raises:
             ContainerLost: the container is gone; not with `next_container`, which waits for the
@@ -131,5 +131,5 @@ class GetGuestConnection(LocalMessage, Reply[GuestConnection]):
 
 
 def no_answer(seconds: float) -> DeadlineExceeded:
-    """Return the error for a guest to which no link was open within so many seconds."""
+    """The error for a guest to which no link was open within so many seconds."""
     return DeadlineExceeded(f"the guest in the container did not answer within {seconds:.0f} s")

@@ -94,7 +94,6 @@ class Removed(Message):
 
 
 def start_failed(error: BaseException, container_id: str = "") -> StartFailed:
-    """Return the message for a start that ended with `error`."""
     if isinstance(error, OublietteError):
         return StartFailed(reason=error.message, hint=error.hint, container_id=container_id)
     return StartFailed(reason=str(error) or repr(error), container_id=container_id)

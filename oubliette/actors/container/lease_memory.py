@@ -59,5 +59,5 @@ class LeaseMemory:
         self.leases.update(session_ids)
 
     def held_by_others(self, session_id: str = "") -> bool:
-        """Return whether another than this session holds the container."""
+        """Whether another than this session holds the container."""
         return bool(self.leases - {session_id})

@@ -65,7 +65,7 @@ class MemoryRoom:
         return True
 
     def given_back(self, session_id: str) -> None:
-        """Return the memory of the session's agent, which has ended."""
+        """The memory of the session's agent, which has ended."""
         self._sum -= self._taken.pop(session_id, 0)
         self._changed.set()
         self._changed = asyncio.Event()

@@ -58,7 +58,7 @@ class ContainerSpecBuilder:
         return options.image_of(config, self.key.container_type, self.project)
 
     def digest(self) -> str:
-        """Return a hash that is the same for containers that differ only in names and folders."""
+        """A hash that is the same for containers that differ only in names and folders."""
         context = self._context
         parts = (
             context.runtime.name,
@@ -72,14 +72,14 @@ class ContainerSpecBuilder:
         return hashlib.sha256(data).hexdigest()[:16]
 
     def is_current(self, record: Container) -> bool:
-        """Return whether a container was made with the present settings."""
+        """Whether a container was made with the present settings."""
         try:
             return record.spec_hash == self.digest()
         except OublietteError:  # its type is not configured any more
             return False
 
     def spec(self, container_id: str) -> ContainerSpec:
-        """Return a spec with a new runtime folder. Blocks."""
+        """A spec with a new runtime folder. Blocks."""
         context = self._context
         draft = self._draft(container_id, new_runtime_dir(context.runtime_base))
         labels = {
@@ -122,7 +122,7 @@ class ContainerSpecBuilder:
         )
 
     def _loopback_ports(self) -> LoopbackPorts:
-        """Return the ports of this machine that its agents need, MCP servers included. Blocks."""
+        """The ports of this machine that its agents need, MCP servers included. Blocks."""
         folder = self._context.folders.configs.projects / self.project.id
         if self.key.workspace_id is not None:
             folder = folder / "workspaces" / self.key.workspace_id

@@ -59,7 +59,7 @@ class ContainerStarter:
         """Stages of the current start, or of the last one."""
 
     async def run(self) -> ContainerStarted:
-        """Return a container that the engine has started.
+        """A container that the engine has started.
 
         Raises:
             StageFailed: a stage failed; nothing is left of the container.
@@ -128,7 +128,7 @@ class ContainerStarter:
     def wait_for_guest(
         self, info: ContainerInfo, seconds: dict[str, float]
     ) -> Coroutine[None, None, Relayed]:
-        """Return the job of the last stage: its guest proves its identity, see `proved`.
+        """The job of the last stage: its guest proves its identity, see `proved`.
 
         Args:
             info: the container, which the engine has started.

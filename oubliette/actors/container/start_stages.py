@@ -29,7 +29,7 @@ _REMEDY: Final[dict[StageName, str]] = {
 
 
 def longest_start(config: ContainersConfig) -> float:
-    """Return the seconds within which a start has ended, successful or not."""
+    """The seconds within which a start has ended, successful or not."""
     return config.pull_timeout_seconds + 3 * config.start_timeout_seconds + 10.0
 
 
@@ -58,7 +58,7 @@ def start_of(
 
 
 def adoption_of(runtime: str, failing_since: float | None) -> ContainerStartProgress:
-    """Return the progress of an adoption while the engine of `runtime` does not answer."""
+    """The progress of an adoption while the engine of `runtime` does not answer."""
     return ContainerStartProgress(
         what=f"{runtime} to tell which containers there are",
         since=failing_since,
@@ -169,7 +169,7 @@ class StartStages:
 
 
 def memory_of(began: float) -> ContainerStartProgress:
-    """Return the wait of an agent, since wall second `began`, for memory in its container."""
+    """The wait of an agent, since wall second `began`, for memory in its container."""
     return ContainerStartProgress(
         kind="place",
         what="memory in its container, for other agents there to end",
@@ -180,5 +180,5 @@ def memory_of(began: float) -> ContainerStartProgress:
 
 
 def link_of(why_lost: str | None) -> ContainerStartProgress:
-    """Return the wait for the link into a container that is not about to start."""
+    """The wait for the link into a container that is not about to start."""
     return ContainerStartProgress(what="the link into its container", detail=why_lost)

@@ -15,7 +15,7 @@ from oubliette.actors.container.messages import (
     UnitUnused,
     UseProject,
 )
-from oubliette.actors.container.unit import ContainerSupervisor, StartSession
+from oubliette.actors.container.supervisor import ContainerSupervisor, StartSession
 from oubliette.actors.merge_requests import (
     DropUnused,
     FetchAgentCommits,
@@ -176,7 +176,7 @@ class ProjectActor(DynamicSupervisor):
         return [self.system.ref(f"{self.name}/{label}/container") for label in self.children]
 
     def unit_of(self, session: Session) -> Ref:
-        """Return the unit in which the session runs; start it if there is none."""
+        """Return the supervisor of the container of the session; start it if there is none."""
         return self._unit(self._key(session))
 
     def run_again(self, session: Session) -> None:

@@ -286,7 +286,7 @@ def check_cloned(project: Project, progress: str | None) -> None:
 
 
 def as_ours(error: BaseException | None) -> OublietteError:
-    """Return the error of a clone, as its asker gets it."""
+    """The error of a clone, as its asker gets it."""
     if isinstance(error, OublietteError):
         return error
     log.error("clone failed", exc_info=error)

@@ -86,7 +86,7 @@ class ContainerImages:
         return changed
 
     async def reset(self, _: ResetImage, project: Project) -> Project:
-        """Return a project to the image of its container type."""
+        """A project to the image of its container type."""
         if project.image is None:
             return project
         changed = await self._put(project, None)

@@ -58,7 +58,7 @@ async def as_fork(
 
 
 def transcript(session_id: str, turns: Sequence[Turn]) -> str:
-    """Return a bounded text with prompts and answers, to be put before a prompt.
+    """A bounded text with prompts and answers, to be put before a prompt.
 
     Args:
         session_id: Session of the turns.

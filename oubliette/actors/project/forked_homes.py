@@ -82,7 +82,7 @@ async def with_home(
 
 
 async def _forkable(context: ActorContext, other: Session, fork: SessionFork) -> bool:
-    """Return whether its agent can begin with the conversation up to this turn."""
+    """Whether its agent can begin with the conversation up to this turn."""
     if other.agent_forks == "end":
         turns = await context.reader.turns(other.id)
         return all(each.number <= fork.turn for each in turns)

@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from oubliette import ids
-from oubliette.actors.agent_requests.caller_tools import new_pairing_secret
-from oubliette.actors.exploration.limits import resolve_limits, tightened
 from oubliette.actors.project.shared_trees import forked_tree
+from oubliette.actors.relay.pairing import new_pairing_secret
+from oubliette.actors.tree.limits import resolve_limits, tightened
 from oubliette.errors import InvalidParameter, NotFound
 from oubliette.records import AgentChoice, Event, Session, same_fields, title_of
 
@@ -30,7 +30,7 @@ async def describe(
     joined: JoinedTree | None = None,
     new: bool = False,
 ) -> Session:
-    """Return the record of a session that starts at `now`, in seconds since the epoch.
+    """The record of a session that starts at `now`, in seconds since the epoch.
 
     A child takes its tree, limits, agent, model and autonomy from its parent. A root begins a tree
     of its own, unless it is `joined` to one of several roots. A fork is like its origin.
@@ -82,7 +82,7 @@ def _tree(
         }
     if joined is not None:
         return {
-            "exploration_id": joined.exploration_id,
+            "exploration_id": joined.tree_id,
             "limits": joined.limits,
             "tree_limits": joined.given,
             "tree_project_id": joined.project_id,
@@ -102,7 +102,7 @@ def key_of_agent(message: SpawnSession) -> dict[str, Any]:
 
 
 def _limits_below(parent: Session, project: Project, context: ActorContext) -> Limits:
-    """Return the limits of a child, which an agent with a key may start in another project."""
+    """The limits of a child, which an agent with a key may start in another project."""
     if parent.project_id == project.id:
         return parent.limits
     own = resolve_limits(project.limits, context)

@@ -275,7 +275,7 @@ class RepositoryWork:
         return bare
 
     def reporter(self, progress_to: str | None) -> Callable[[str], object]:
-        """Return the receiver of lines about progress, which an actor gets if one is named."""
+        """The receiver of lines about progress, which an actor gets if one is named."""
         receiver = None if progress_to is None else self.actor.system.lookup(progress_to)
         if receiver is None:
             return lambda _: None
@@ -283,7 +283,7 @@ class RepositoryWork:
 
 
 def _as_ours(error: BaseException) -> OublietteError:
-    """Return the error of work on the repository, as its asker gets it."""
+    """The error of work on the repository, as its asker gets it."""
     if isinstance(error, OublietteError):
         return error
     log.error("work on a repository failed", exc_info=error)

@@ -8,9 +8,7 @@ import msgspec
 import structlog
 
 from oubliette.actors.agent_requests.caller_tools import tools_after
-from oubliette.actors.container.unit import KeepApiKey, StartSession
-from oubliette.actors.exploration.messages import Reserve, Unreserve
-from oubliette.actors.exploration.supervisor import of_tree
+from oubliette.actors.container.supervisor import KeepApiKey, StartSession
 from oubliette.actors.messages import CallerSeen, OpenCaller
 from oubliette.actors.project.fork_conversation import as_fork
 from oubliette.actors.project.new_session import describe, first_event, fork_event, key_of_agent
@@ -20,6 +18,8 @@ from oubliette.actors.project.spawn_target import SpawnTarget
 from oubliette.actors.session import lifecycle
 from oubliette.actors.session.messages import SubmitTurn
 from oubliette.actors.store.actor import Transact
+from oubliette.actors.tree.messages import Reserve, Unreserve
+from oubliette.actors.tree.supervisor import of_tree
 from oubliette.errors import Conflict, LimitExceeded, ProjectMoves, SessionHandover
 from oubliette.failpoints import failpoint
 from oubliette.kit import ActorDead
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class UnitsPort(Protocol):
+class ContainersPort(Protocol):
     """A ProjectActor, as its SessionSpawner uses it."""
 
     system: System
     clock: Clock
 
     def unit_of(self, session: Session) -> Ref:
-        """Return the unit in which the session runs; start it if there is none."""
+        """Return the supervisor of the container of the session; start it if there is none."""
         ...
 
     async def check_workspace(self, workspace_id: str) -> None:
@@ -67,7 +67,7 @@ class UnitsPort(Protocol):
 class SessionSpawner:
     """Part of a ProjectActor that handles `SpawnSession`; it has the same lifetime."""
 
-    def __init__(self, port: UnitsPort, context: ActorContext, project: Project) -> None:
+    def __init__(self, port: ContainersPort, context: ActorContext, project: Project) -> None:
         self._port = port
         self._context = context
         self._project = project
@@ -75,7 +75,7 @@ class SessionSpawner:
         self._targets = SpawnTarget(context, project, port.clock)
 
     async def known(self, message: SpawnSession) -> SpawnResult | None:
-        """Return the answer to a request that was carried out before, under its key."""
+        """The answer to a request that was carried out before, under its key."""
         return await self._answers.known(message)
 
     async def spawn(self, message: SpawnSession) -> SpawnResult:
@@ -91,7 +91,7 @@ class SessionSpawner:
             return known
         joined = await joined_tree(self._context, self._project, message)
         workspace, created = await self._targets.workspace(message)
-        tree = None if joined is None else joined.exploration_id
+        tree = None if joined is None else joined.tree_id
         target = await self._targets.session(message, workspace, tree)
         if target is not None and (live := self._context.session_registry.session(target.id)):
             try:
@@ -178,7 +178,7 @@ class SessionSpawner:
         )
 
         async def reserve() -> Ref:
-            tree = self._port.system.ref(await self._port.system.ref("explorations").ask(opened))
+            tree = self._port.system.ref(await self._port.system.ref("trees").ask(opened))
             await tree.ask(place)
             return tree
 

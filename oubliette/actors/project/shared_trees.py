@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oubliette import ids
-from oubliette.actors.exploration.limits import resolve_limits, tightened
+from oubliette.actors.tree.limits import resolve_limits, tightened
 from oubliette.errors import Conflict
 from oubliette.records import Limits
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class JoinedTree(msgspec.Struct, frozen=True, kw_only=True):
     """A tree that several roots share, as a session that joins it records it."""
 
-    exploration_id: str
+    tree_id: str
     project_id: str
     """Project in which it began."""
     limits: Limits
@@ -47,14 +47,12 @@ async def joined_tree(
     page = await context.reader.sessions(exploration_id=own, limit=1)
     if not page.records:
         limits = tightened(resolve_limits(project.limits, context), asked.limits)
-        return JoinedTree(
-            exploration_id=own, project_id=project.id, limits=limits, given=asked.limits
-        )
+        return JoinedTree(tree_id=own, project_id=project.id, limits=limits, given=asked.limits)
     first = page.records[0]
     began = first.tree_limits or Limits()
     if asked.limits not in (Limits(), began):
         raise Conflict(_difference(asked.id, began, asked.limits), hint="leave tree.limits out")
-    return JoinedTree(exploration_id=own, project_id=project.id, limits=first.limits, given=began)
+    return JoinedTree(tree_id=own, project_id=project.id, limits=first.limits, given=began)
 
 
 def forked_tree(session: Session, principal: str) -> JoinedTree | None:
@@ -62,7 +60,7 @@ def forked_tree(session: Session, principal: str) -> JoinedTree | None:
     if session.tree_limits is None or session.principal != principal:
         return None
     return JoinedTree(
-        exploration_id=session.exploration_id,
+        tree_id=session.exploration_id,
         project_id=session.tree_project_id or session.project_id,
         limits=session.limits,
         given=session.tree_limits,

@@ -27,7 +27,7 @@ class SpawnAnswers:
         self._clock = clock
 
     async def known(self, message: SpawnSession) -> SpawnResult | None:
-        """Return the answer to an earlier request with the same call id or idempotency key.
+        """The answer to an earlier request with the same call id or idempotency key.
 
         Raises:
             Conflict: the request with this idempotency key had other arguments.
@@ -72,7 +72,7 @@ def answer_for(
     spawned: bool = False,
     resumed: bool = False,
 ) -> SpawnResult:
-    """Return the answer to a request that reached this session."""
+    """The answer to a request that reached this session."""
     return SpawnResult(
         session_id=session.id,
         project_id=session.project_id,

@@ -76,7 +76,7 @@ class SpawnTarget:
         )
 
     async def _forked(self, message: SpawnSession) -> Workspace:
-        """Return the workspace that was made as a copy, which is stored with its session."""
+        """The workspace that was made as a copy, which is stored with its session."""
         assert message.workspace_id is not None, "it was made under this id"
         workspace = await self._context.reader.workspace(message.workspace_id)
         assert workspace is not None, "it was stored as a deleted one"

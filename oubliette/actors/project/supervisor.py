@@ -14,7 +14,6 @@ import structlog
 
 from oubliette import ids
 from oubliette.actors.container.messages import GetUnused
-from oubliette.actors.exploration.messages import OpenTrees, ProjectGone
 from oubliette.actors.messages import (
     CreateProject,
     DeleteProject,
@@ -34,6 +33,7 @@ from oubliette.actors.project.spawn_answers import IDEMPOTENCY_SECONDS
 from oubliette.actors.snapshot_requests import SNAPSHOTS, ForgetCopies
 from oubliette.actors.store.actor import Transact
 from oubliette.actors.store.outages import once_back
+from oubliette.actors.tree.messages import ProjectGone, ReopenTrees
 from oubliette.errors import (
     AlreadyExists,
     Conflict,
@@ -179,7 +179,7 @@ class ProjectsActor(DynamicSupervisor):
         return project
 
     def _uid(self, message: CreateProject) -> int:
-        """Return the user id of its agents, which never changes: it owns the project's files."""
+        """The user id of its agents, which never changes: it owns the project's files."""
         if os.geteuid() != 0:
             return os.geteuid()
         configured = uid_of(self._context.config, message.container_type, message.name)
@@ -312,7 +312,7 @@ class ProjectsActor(DynamicSupervisor):
             log.warning("left for the next start", project_id=project.id, reason=str(error))
 
     async def _made_before(self, message: CreateProject) -> Project | None:
-        """Return the project that a request with the same idempotency key created.
+        """The project that a request with the same idempotency key created.
 
         Raises:
             Conflict: that request had other arguments.
@@ -407,7 +407,7 @@ class ProjectsActor(DynamicSupervisor):
             error.hint = f"project {project.id} is deleted; the next start removes what was left"
             raise
         if self._context.homes is not None:  # a tree of it may live on in other projects
-            trees = self.system.ref("explorations")
+            trees = self.system.ref("trees")
             await trees.ask(ProjectGone(project_id=project.id))
 
     async def _leave(self, project_id: str) -> None:
@@ -447,7 +447,7 @@ class ProjectsActor(DynamicSupervisor):
             taken = await homes.take_over()
             found = [await reader.project(each) for each in taken if not self.has_child(each)]
             # First, so that the ends of their sessions are counted in their trees.
-            await self.system.ref("explorations").ask(OpenTrees())
+            await self.system.ref("trees").ask(ReopenTrees())
         except OublietteError as error:  # nothing that is asked meanwhile has to wait
             log.warning("projects of lost machines are not taken over", reason=str(error))
             if self._take_over_again is not None:
@@ -461,7 +461,7 @@ class ProjectsActor(DynamicSupervisor):
 
 
 def _claim(message: CreateProject, key: Idempotency, project: Project) -> PutIdempotency:
-    """Return the record of the answer to a request under its idempotency key."""
+    """The record of the answer to a request under its idempotency key."""
     return PutIdempotency(
         IdempotencyKey(
             principal=message.principal,

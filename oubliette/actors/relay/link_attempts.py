@@ -29,7 +29,6 @@ class LinkAttempts:
         return self._number
 
     def is_latest(self, number: int) -> bool:
-        """Return whether a report of this attempt counts."""
         return number == self._number
 
     def container_changed(self) -> None:
@@ -62,5 +61,5 @@ class LinkAttempts:
         return gone or unusable
 
     def next_delay(self) -> float:
-        """Return the seconds to wait before the next attempt."""
+        """The seconds to wait before the next attempt."""
         return self._failures.next_delay()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED, new_pairing_secret
+from oubliette.actors.agent_requests.caller_tools import KEEP_SETTLED
 from oubliette.actors.agent_requests.router import AgentRequestRouter
 from oubliette.actors.agent_watchdog.messages import DEADLINES
 from oubliette.actors.agent_watchdog.watchdog import AgentWatchdog, WatchInput
@@ -19,6 +19,7 @@ from oubliette.actors.messages import (
     InterruptSession,
     ReadEvents,
 )
+from oubliette.actors.relay.pairing import new_pairing_secret
 from oubliette.actors.session import recovery
 from oubliette.actors.session.agent_handle import AgentHandle
 from oubliette.actors.session.agent_messages import AGENT_MESSAGES, AgentMessages
@@ -27,7 +28,6 @@ from oubliette.actors.session.effects import (
     AppendEvent,
     AskPermission,
     BeginTurn,
-    CallStored,
     DecisionStored,
     Effects,
     EndRunningTurn,
@@ -38,6 +38,7 @@ from oubliette.actors.session.effects import (
     InterruptTurn,
     NotifyRootCaller,
     NotifyTree,
+    OutcomeStored,
     ProgressStored,
     SendTools,
     WatchTurn,
@@ -84,10 +85,10 @@ from oubliette.kit.fair_loop import working_for
 from oubliette.runtime.store.operations import PutIdempotency
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.guest_connection import UnitRefs
+    from oubliette.actors.container.guest_connection import ContainerRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.event_writer import EventWriter
-    from oubliette.actors.session.memory import SessionMemory
+    from oubliette.actors.session.state import SessionMemory
     from oubliette.records import Session, TurnOutcome
 
 
@@ -99,7 +100,7 @@ class SessionActor(Actor):
     def __init__(
         self,
         context: ActorContext,
-        unit: UnitRefs,
+        unit: ContainerRefs,
         session_id: str,
         memory: SessionMemory,
     ) -> None:
@@ -110,7 +111,7 @@ class SessionActor(Actor):
         self.memory = memory
         self.state = SessionActorState(session_id)
         self.writer: EventWriter
-        self.link: AgentRequestRouter
+        self.router: AgentRequestRouter
         self.applier: EffectApplier
         self.requests: RequestMessages
         self.agent_messages: AgentMessages
@@ -156,7 +157,7 @@ class SessionActor(Actor):
         self.log.show()
         self._build(stored)
         now = self.clock.time()
-        self._apply(self.link.recover(stored, now))
+        self._apply(self.router.recover(stored, now))
         self._apply(self.permissions.recover(stored.permissions, self.state.turn, now))
         self.watchdog.recover(stored.open_tools, stored.turn_since)
         if self.memory.crashed_too_often(self.clock.monotonic()):
@@ -184,7 +185,7 @@ class SessionActor(Actor):
         config, runtime = self.context.config, self.context.agents.get(stored.record.agent)
         slow = runtime.slow_start if runtime is not None else ""
         self.watchdog = AgentWatchdog(config.agents, config.trees, slow)
-        self.link = AgentRequestRouter(self.context, stored)
+        self.router = AgentRequestRouter(self.context, stored)
         self.applier = EffectApplier(
             self,
             self.context,
@@ -197,7 +198,7 @@ class SessionActor(Actor):
         )
         self.requests = RequestMessages(
             self,
-            self.link,
+            self.router,
             state=self.state,
             writer=self.writer,
             watchdog=self.watchdog,
@@ -212,7 +213,7 @@ class SessionActor(Actor):
             log=self.log,
             process=self.process,
             watchdog=self.watchdog,
-            tools=self.link.tools,
+            tools=self.router.tools,
             watch_input=lambda: self._watch_input,
             apply=self.applier.apply,
             active=self.active,
@@ -234,7 +235,7 @@ class SessionActor(Actor):
                 given=self._watch_input,
                 watchdog=self.watchdog,
                 permissions=self.permissions,
-                link=self.link,
+                router=self.router,
                 starting_since=self.process.starting_since,
                 unstored_since=self.log.unstored_since,
                 ending_since=self.requested_end.since,
@@ -293,7 +294,7 @@ class SessionActor(Actor):
         number = self.state.last_number
         warnings: tuple[str, ...] = ()
         if message.caller_id is not None or message.caller_tools is not None:
-            effects, warnings = self.link.provide(
+            effects, warnings = self.router.provide(
                 message.caller_id,
                 message.caller_tools,
                 self.writer.record,
@@ -318,7 +319,7 @@ class SessionActor(Actor):
     @property
     def _held_up(self) -> bool:
         """Whether the next turn waits: for its tools to be listed, or for its snapshot."""
-        return self.link.tools.awaited_since is not None or self.snapshots.awaited
+        return self.router.tools.awaited_since is not None or self.snapshots.awaited
 
     def _begin_turn(self) -> None:
         """Begin the next turn, if there is one and nothing is in its way."""
@@ -380,15 +381,15 @@ class SessionActor(Actor):
                 failpoint("session.permission_settled")
                 state = self.state
                 self._apply(self.permissions.stored(effect, state.turn, attached=state.attached))
-            case CallStored():
+            case OutcomeStored():
                 failpoint("session.request_settled")
-                self._apply(self.link.calls.stored(effect))
+                self._apply(self.router.calls.stored(effect))
             case ProgressStored():
-                self._apply(self.link.calls.progress_stored(effect))
+                self._apply(self.router.calls.progress_stored(effect))
             case SendTools():
-                self._apply(self.link.tools.send(self.writer.record))
+                self._apply(self.router.tools.send(self.writer.record))
             case NotifyRootCaller():
-                self._apply((self.link.root_caller(self.writer.record),))
+                self._apply((self.router.root_caller(self.writer.record),))
 
     # ------------------------------------------------------------------ the agent
 
@@ -404,8 +405,8 @@ class SessionActor(Actor):
             now=self.clock.monotonic(),
             attached=self.state.attached,
             reachable=self.process.ref is not None,
-            served=self.link.serves,
-            waits=self.link.busy or self.permissions.waiting,
+            served=self.router.serves,
+            waits=self.router.busy or self.permissions.waiting,
         )
 
     @handles(*AGENT_MESSAGES)
@@ -429,7 +430,7 @@ class SessionActor(Actor):
                 effect.data,
                 effect.source,
                 turn=self.state.turn,
-                place=self.link.place(record),
+                place=self.router.place(record),
                 remembered=record.remembered,
                 free=record.autonomy_chosen and record.autonomy == "off",
                 event_index=self.writer.next_index,
@@ -476,7 +477,7 @@ class SessionActor(Actor):
     @handles(Down)
     def _down(self, message: Down) -> None:
         if not self.process.went_down(message):
-            self._apply(self.link.request_down(message, self.clock.time()))
+            self._apply(self.router.request_down(message, self.clock.time()))
             return
         if self.state.finished:
             return
@@ -511,7 +512,7 @@ class SessionActor(Actor):
         """End the agent, once the request is in the log: then its end counts as no failure."""
         self.snapshots.before_interrupt(self.writer.record)
         self.requested_end.begin(self.writer.record, self.clock.time())
-        self._apply(self.link.cancel_all("the session was ended", self.clock.time()))
+        self._apply(self.router.cancel_all("the session was ended", self.clock.time()))
         self.after(END_LIMIT - 0.5, EndOverdue())
         self.writer.then(self._end_agent)
 
@@ -596,7 +597,7 @@ class SessionActor(Actor):
         if self.state.running is None:
             self.snapshots.session_ended(self.writer.record)
         self.state.finished = True
-        self._apply(self.link.cancel_all(end.reason, self.clock.time()))
+        self._apply(self.router.cancel_all(end.reason, self.clock.time()))
         record = self.writer.record
         self.resources.process = record.process_id
         now = self.clock.time()

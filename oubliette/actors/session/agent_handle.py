@@ -15,12 +15,11 @@ from oubliette.actors.session.messages import AckOutput, AgentGone, EndAgent, Wi
 from oubliette.kit import ActorError
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.guest_connection import UnitRefs
+    from oubliette.actors.container.guest_connection import ContainerRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.effects import GiveUpAgent
-    from oubliette.actors.session.memory import SessionMemory
     from oubliette.actors.session.messages import StdinFrame
-    from oubliette.actors.session.state import SessionActorState
+    from oubliette.actors.session.state import SessionActorState, SessionMemory
     from oubliette.kit import Actor, Down, Message, Ref
     from oubliette.records import Session
 
@@ -37,7 +36,7 @@ class AgentHandle:
         self,
         session: Actor,
         context: ActorContext,
-        unit: UnitRefs,
+        unit: ContainerRefs,
         memory: SessionMemory,
     ) -> None:
         self._session = session
@@ -135,7 +134,6 @@ class AgentHandle:
             await down.wait()
 
     def went_down(self, message: Down) -> bool:
-        """Return whether this is the end of the agent's actor."""
         if self._ref is None or message.name != self._ref.name:
             return False
         if self._down is not None:

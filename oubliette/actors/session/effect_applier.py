@@ -13,14 +13,48 @@ from oubliette.actors.agent_requests.caller_request import CallerRequestActor
 from oubliette.actors.agent_requests.request_jobs import RequestJobs
 from oubliette.actors.messages import EndSession
 from oubliette.actors.open_calls import OPEN_CALLS, ReleaseCall
-from oubliette.actors.session import effects as of
+from oubliette.actors.session.effects import (
+    AfterCommit,
+    AnswerAsk,
+    AppendEvent,
+    AskMapSlots,
+    ChangeRecord,
+    EndAgentProcess,
+    EndCallWatch,
+    EndChild,
+    EndRequest,
+    GiveUpAgent,
+    InterruptAgent,
+    NotifyClient,
+    NotifyParent,
+    NotifyTree,
+    PassFailpoint,
+    ReadOutcome,
+    ReleaseOpenCall,
+    ReplyToClient,
+    ReportOpenCalls,
+    ReportProgress,
+    ReserveOpenCall,
+    SendDecision,
+    SendPrompt,
+    SendToSelf,
+    ServeRequest,
+    SpawnChild,
+    StartTimer,
+    Store,
+    StoreTurn,
+    TellAgent,
+    WatchCall,
+    WithdrawTurn,
+    WriteFrame,
+)
 from oubliette.actors.session.messages import (
     LinkNotify,
     LinkProgress,
     LinkReply,
     LinkRequestOver,
-    RequestOver,
     StdinFrame,
+    StopRequest,
 )
 from oubliette.failpoints import failpoint
 from oubliette.runtime.store.operations import PutTurn
@@ -87,7 +121,7 @@ class EffectApplier:
 
     # ------------------------------------------------------------------ the next transaction
 
-    def _append(self, effect: of.AppendEvent) -> None:
+    def _append(self, effect: AppendEvent) -> None:
         self._writer.append(
             effect.type,
             effect.data,
@@ -96,27 +130,27 @@ class EffectApplier:
             principal=effect.principal,
         )
 
-    def _change(self, effect: of.ChangeRecord) -> None:
+    def _change(self, effect: ChangeRecord) -> None:
         self._writer.change(**effect.fields)
 
-    def _store_turn(self, effect: of.StoreTurn) -> None:
+    def _store_turn(self, effect: StoreTurn) -> None:
         turn = effect.turn
         if turn.state == "running" and turn.began_index is None:
             turn = self._writer.begun(turn)
         self._writer.put(PutTurn(turn))
 
-    def _store(self, effect: of.Store) -> None:
+    def _store(self, effect: Store) -> None:
         self._writer.put(effect.operation)
 
-    def _after_commit(self, effect: of.AfterCommit) -> None:
+    def _after_commit(self, effect: AfterCommit) -> None:
         self._writer.then(partial(self.apply, (effect.effect,)))
 
     # ------------------------------------------------------------------ the agent
 
-    def _write_frame(self, effect: of.WriteFrame) -> None:
+    def _write_frame(self, effect: WriteFrame) -> None:
         self._process.write(effect.frame)
 
-    def _send_prompt(self, effect: of.SendPrompt) -> None:
+    def _send_prompt(self, effect: SendPrompt) -> None:
         turn = effect.turn
         native = self._writer.record.conversation == "native"
         failpoint("session.before_prompt")
@@ -131,7 +165,7 @@ class EffectApplier:
         )
         failpoint("session.after_prompt")
 
-    def _send_decision(self, effect: of.SendDecision) -> None:
+    def _send_decision(self, effect: SendDecision) -> None:
         request = effect.request
         self._silence.broken(self._actor.clock.monotonic())
         self._process.write(
@@ -144,25 +178,25 @@ class EffectApplier:
             )
         )
 
-    def _to_agent(self, effect: of.TellAgent) -> None:
+    def _to_agent(self, effect: TellAgent) -> None:
         self._process.tell(effect.message)
 
-    def _withdraw(self, effect: of.WithdrawTurn) -> None:
+    def _withdraw(self, effect: WithdrawTurn) -> None:
         self._process.withdraw(effect.turn, self._state.prompt_seq)
 
-    def _interrupt_agent(self, effect: of.InterruptAgent) -> None:
+    def _interrupt_agent(self, effect: InterruptAgent) -> None:
         seq = self._state.next_seq()
         self._process.write(StdinFrame(seq=seq, kind="interrupt", turn=effect.turn))
 
-    def _end_agent(self, _: of.EndAgentProcess) -> None:
+    def _end_agent(self, _: EndAgentProcess) -> None:
         self._process.end()
 
-    def _give_up_agent(self, effect: of.GiveUpAgent) -> None:
+    def _give_up_agent(self, effect: GiveUpAgent) -> None:
         self._process.give_up(effect, self._writer.record)
 
     # ------------------------------------------------------------------ the agent's client
 
-    def _reply(self, effect: of.ReplyToClient) -> None:
+    def _reply(self, effect: ReplyToClient) -> None:
         self._silence.broken(self._actor.clock.monotonic())
         rpc = effect.rpc
         ref = self._actor.system.lookup(rpc.link)
@@ -172,33 +206,33 @@ class EffectApplier:
             )
             ref.tell(reply)
 
-    def _end_request(self, effect: of.EndRequest) -> None:
+    def _end_request(self, effect: EndRequest) -> None:
         ref = self._actor.system.lookup(effect.rpc.link)
         if ref is not None and ref.is_alive():
             ref.tell(LinkRequestOver())
 
-    def _notify_client(self, effect: of.NotifyClient) -> None:
+    def _notify_client(self, effect: NotifyClient) -> None:
         ref = self._actor.system.lookup(effect.link)
         if ref is not None and ref.is_alive():
             ref.tell(
                 LinkNotify(method="caller_tools_config", params=effect.params, legacy_type=True)
             )
 
-    def _report_progress(self, effect: of.ReportProgress) -> None:
+    def _report_progress(self, effect: ReportProgress) -> None:
         rpc = effect.rpc
         ref = self._actor.system.lookup(rpc.link)
         if ref is not None and ref.is_alive():
             ref.tell(LinkProgress(generation=rpc.generation, id=rpc.id, message=effect.message))
 
-    def _serve(self, effect: of.ServeRequest) -> None:
+    def _serve(self, effect: ServeRequest) -> None:
         self._jobs.serve(effect)
 
-    def _read_outcome(self, effect: of.ReadOutcome) -> None:
+    def _read_outcome(self, effect: ReadOutcome) -> None:
         self._jobs.read_outcome(effect)
 
     # ------------------------------------------------------------------ calls of caller tools
 
-    def _watch_call(self, effect: of.WatchCall) -> None:
+    def _watch_call(self, effect: WatchCall) -> None:
         actor, request = self._actor, effect.request
         ref = actor.spawn(
             CallerRequestActor,
@@ -210,93 +244,93 @@ class EffectApplier:
         )
         actor.watch(ref)
 
-    def _end_call_watch(self, effect: of.EndCallWatch) -> None:
+    def _end_call_watch(self, effect: EndCallWatch) -> None:
         actor = self._actor
         ref = actor.system.lookup(f"{actor.name}/req/{effect.request_id}")
         if ref is not None and ref.is_alive():
             actor.unwatch(ref)  # its Down would contain nothing new
-            ref.tell(RequestOver())
+            ref.tell(StopRequest())
 
-    def _reserve_open_call(self, effect: of.ReserveOpenCall) -> None:
+    def _reserve_open_call(self, effect: ReserveOpenCall) -> None:
         self._jobs.reserve_call(effect)
 
-    def _release_open_call(self, effect: of.ReleaseOpenCall) -> None:
+    def _release_open_call(self, effect: ReleaseOpenCall) -> None:
         actor = self._actor
         released = ReleaseCall(session=actor.name, request_id=effect.request_id)
         actor.system.ref(OPEN_CALLS).tell(released)
 
-    def _report_open_calls(self, effect: of.ReportOpenCalls) -> None:
+    def _report_open_calls(self, effect: ReportOpenCalls) -> None:
         self._jobs.report_calls(effect)
 
-    def _answer_ask(self, effect: of.AnswerAsk) -> None:
+    def _answer_ask(self, effect: AnswerAsk) -> None:
         effect.answer.set(effect.value)
 
-    def _send_to_self(self, effect: of.SendToSelf) -> None:
+    def _send_to_self(self, effect: SendToSelf) -> None:
         self._actor.ref.tell(effect.message)
 
     # ------------------------------------------------------------------ other sessions, the tree
 
-    def _spawn_child(self, effect: of.SpawnChild) -> None:
+    def _spawn_child(self, effect: SpawnChild) -> None:
         self._jobs.spawn_child(effect)
 
-    def _ask_map_room(self, effect: of.AskMapRoom) -> None:
-        self._jobs.ask_map_room(effect)
+    def _ask_map_slots(self, effect: AskMapSlots) -> None:
+        self._jobs.ask_map_slots(effect)
 
-    def _end_child(self, effect: of.EndChild) -> None:
+    def _end_child(self, effect: EndChild) -> None:
         child = self._context.session_registry.session(effect.session_id)
         if child is not None and child.is_alive():
             child.tell(EndSession(reason="its part of session_map is done", final=False))
 
-    def _notify_parent(self, effect: of.NotifyParent) -> None:
+    def _notify_parent(self, effect: NotifyParent) -> None:
         parent = self._context.session_registry.session(effect.session_id)
         if parent is not None:
             parent.tell(effect.message)
 
-    def _notify_tree(self, effect: of.NotifyTree) -> None:
-        tree = self._actor.system.lookup(f"explorations/{self._writer.record.exploration_id}")
+    def _notify_tree(self, effect: NotifyTree) -> None:
+        tree = self._actor.system.lookup(f"trees/{self._writer.record.exploration_id}")
         if tree is not None and tree.is_alive():
             tree.tell(effect.message)
 
     # ------------------------------------------------------------------ itself
 
-    def _start_timer(self, effect: of.StartTimer) -> None:
+    def _start_timer(self, effect: StartTimer) -> None:
         self._actor.after(effect.seconds, effect.message)
 
-    def _pass_failpoint(self, effect: of.PassFailpoint) -> None:
+    def _pass_failpoint(self, effect: PassFailpoint) -> None:
         failpoint(effect.name)
 
     _HOW: ClassVar[dict[type, Callable[[EffectApplier, Any], None]]] = {
-        of.AppendEvent: _append,
-        of.ChangeRecord: _change,
-        of.StoreTurn: _store_turn,
-        of.Store: _store,
-        of.AfterCommit: _after_commit,
-        of.WriteFrame: _write_frame,
-        of.SendPrompt: _send_prompt,
-        of.SendDecision: _send_decision,
-        of.TellAgent: _to_agent,
-        of.WithdrawTurn: _withdraw,
-        of.InterruptAgent: _interrupt_agent,
-        of.EndAgentProcess: _end_agent,
-        of.GiveUpAgent: _give_up_agent,
-        of.ReplyToClient: _reply,
-        of.EndRequest: _end_request,
-        of.NotifyClient: _notify_client,
-        of.ReportProgress: _report_progress,
-        of.ServeRequest: _serve,
-        of.ReadOutcome: _read_outcome,
-        of.WatchCall: _watch_call,
-        of.EndCallWatch: _end_call_watch,
-        of.ReserveOpenCall: _reserve_open_call,
-        of.ReleaseOpenCall: _release_open_call,
-        of.ReportOpenCalls: _report_open_calls,
-        of.AskMapRoom: _ask_map_room,
-        of.AnswerAsk: _answer_ask,
-        of.SendToSelf: _send_to_self,
-        of.SpawnChild: _spawn_child,
-        of.EndChild: _end_child,
-        of.NotifyParent: _notify_parent,
-        of.NotifyTree: _notify_tree,
-        of.StartTimer: _start_timer,
-        of.PassFailpoint: _pass_failpoint,
+        AppendEvent: _append,
+        ChangeRecord: _change,
+        StoreTurn: _store_turn,
+        Store: _store,
+        AfterCommit: _after_commit,
+        WriteFrame: _write_frame,
+        SendPrompt: _send_prompt,
+        SendDecision: _send_decision,
+        TellAgent: _to_agent,
+        WithdrawTurn: _withdraw,
+        InterruptAgent: _interrupt_agent,
+        EndAgentProcess: _end_agent,
+        GiveUpAgent: _give_up_agent,
+        ReplyToClient: _reply,
+        EndRequest: _end_request,
+        NotifyClient: _notify_client,
+        ReportProgress: _report_progress,
+        ServeRequest: _serve,
+        ReadOutcome: _read_outcome,
+        WatchCall: _watch_call,
+        EndCallWatch: _end_call_watch,
+        ReserveOpenCall: _reserve_open_call,
+        ReleaseOpenCall: _release_open_call,
+        ReportOpenCalls: _report_open_calls,
+        AskMapSlots: _ask_map_slots,
+        AnswerAsk: _answer_ask,
+        SendToSelf: _send_to_self,
+        SpawnChild: _spawn_child,
+        EndChild: _end_child,
+        NotifyParent: _notify_parent,
+        NotifyTree: _notify_tree,
+        StartTimer: _start_timer,
+        PassFailpoint: _pass_failpoint,
     }

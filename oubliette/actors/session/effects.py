@@ -236,7 +236,7 @@ class EndCallWatch(msgspec.Struct, frozen=True):
 
 
 class ReserveOpenCall(msgspec.Struct, frozen=True):
-    """Ask the owner of the principal's limit for one more call; `CallReserved` has the answer."""
+    """Ask the owner of the principal's limit for one more call; `CallCounted` has the answer."""
 
     request_id: str
     again: bool = False
@@ -256,13 +256,13 @@ class ReportOpenCalls(msgspec.Struct, frozen=True):
     reserving: tuple[str, ...] = ()
 
 
-class AskMapRoom(msgspec.Struct, frozen=True):
-    """Ask how many more agents the container has memory for; `MapRoom` has the answer."""
+class AskMapSlots(msgspec.Struct, frozen=True):
+    """Ask how many more agents the container has memory for; `MapSlots` has the answer."""
 
     call_id: str
 
 
-class CallStored(msgspec.Struct, frozen=True):
+class OutcomeStored(msgspec.Struct, frozen=True):
     """Continue with a settled call, whose outcome is in the log."""
 
     request_id: str
@@ -332,7 +332,7 @@ FollowUp = (
     | AskPermission
     | HearSystem
     | DecisionStored
-    | CallStored
+    | OutcomeStored
     | ProgressStored
     | SendTools
     | NotifyRootCaller
@@ -367,7 +367,7 @@ Action = (
     | ReserveOpenCall
     | ReleaseOpenCall
     | ReportOpenCalls
-    | AskMapRoom
+    | AskMapSlots
     | AnswerAsk
     | SendToSelf
     | SpawnChild

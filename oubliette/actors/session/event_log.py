@@ -119,7 +119,7 @@ class EventLog:
         self._under_way: tuple[Session, bool]
 
     def open(self, stored: StoredSession, kept: int) -> EventWriter:
-        """Return the writer of a log as it is stored, with `kept` events in memory."""
+        """The writer of a log as it is stored, with `kept` events in memory."""
         self.writer = EventWriter(
             stored.record,
             stored.tail,

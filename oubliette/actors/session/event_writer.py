@@ -119,7 +119,7 @@ class EventWriter:
         return event
 
     def begun(self, turn: Turn) -> Turn:
-        """Return the turn as one that begins here."""
+        """The turn as one that begins here."""
         return msgspec.structs.replace(
             turn,
             began_at=self._now(),
@@ -198,7 +198,7 @@ class EventWriter:
     # ------------------------------------------------------------- reading
 
     def in_memory(self, since: int) -> bool:
-        """Return whether all events after `since` are held here."""
+        """Whether all events after `since` are held here."""
         if since >= self.log_end:
             return True
         return bool(self._ring) and self._ring[0][0].index <= since + 1

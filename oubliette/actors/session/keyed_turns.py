@@ -64,7 +64,7 @@ class KeyedTurns:
         return turn
 
     def add(self, claim: IdempotencyKey | None) -> KeyedTurn:
-        """Return a new turn, which is known from now on if it has a key."""
+        """A new turn, which is known from now on if it has a key."""
         turn = KeyedTurn(b"" if claim is None else claim.digest)
         if claim is None:
             return turn
@@ -77,7 +77,7 @@ class KeyedTurns:
 
 
 def with_turn(claim: IdempotencyKey, number: int, last_index: int) -> IdempotencyKey:
-    """Return the record of a key, of which the answer shows which turn it is."""
+    """The record of a key, of which the answer shows which turn it is."""
     answer = {**(claim.answer or {}), "turn": number, "last_index": last_index}
     return msgspec.structs.replace(claim, answer=answer)
 

@@ -64,12 +64,12 @@ TURN_STEPS: Final[dict[tuple[TurnState, TurnStep], TurnState]] = {
 
 
 def allowed(status: SessionStatus, step: Step) -> bool:
-    """Return whether `step` may happen to a session in `status`."""
+    """Whether `step` may happen to a session in `status`."""
     return (status, step) in SESSION_STEPS
 
 
 def after(status: SessionStatus, step: Step) -> SessionStatus:
-    """Return the status that `step` leads to.
+    """The status that `step` leads to.
 
     Raises:
         Conflict: the step cannot happen in this status.
@@ -81,7 +81,7 @@ def after(status: SessionStatus, step: Step) -> SessionStatus:
 
 
 def turn_after(state: TurnState, step: TurnStep) -> TurnState:
-    """Return the state of a turn that `step` leads to.
+    """The state of a turn that `step` leads to.
 
     Raises:
         Conflict: the step cannot happen in this state.
@@ -93,7 +93,7 @@ def turn_after(state: TurnState, step: TurnStep) -> TurnState:
 
 
 def may_follow(status: SessionStatus, following: SessionStatus) -> bool:
-    """Return whether any step leads from `status` to `following`."""
+    """Whether any step leads from `status` to `following`."""
     return any(
         before == status and after == following for (before, _), after in SESSION_STEPS.items()
     )
@@ -105,10 +105,10 @@ def live(session: Session) -> bool:
 
 
 def resumable(session: Session) -> bool:
-    """Return whether a new message may resume it."""
+    """Whether a new message may resume it."""
     return not live(session) and session.ended_by is None
 
 
 def living(count: int, what: str = "session") -> str:
-    """Return the number of live sessions in words: "1 session lives", "2 sessions live"."""
+    """The number of live sessions in words: "1 session lives", "2 sessions live"."""
     return f"1 {what} lives" if count == 1 else f"{count} {what}s live"

@@ -292,7 +292,7 @@ class LinkAnswered(Message):
     error: dict[str, Any] | None = None
 
 
-class CallReserved(Message):
+class CallCounted(Message):
     """From a job of the SessionActor to itself: a caller tool call is within its limit, or not."""
 
     request_id: str
@@ -301,7 +301,7 @@ class CallReserved(Message):
     """The owner of the limit was being restarted."""
 
 
-class MapRoom(Message):
+class MapSlots(Message):
     """From a job of the SessionActor to itself: the number of agents that a map has memory for."""
 
     call_id: str
@@ -329,34 +329,34 @@ class ChildSpawned(Message):
 
 
 class AgentBlocked(Message):
-    """To the ExplorationActor: this session's agent waits for a child, or does not any more."""
+    """To the TreeActor: this session's agent waits for a child, or does not any more."""
 
     session_id: str
     waits: bool
 
 
 class AgentBusy(Message):
-    """To the ExplorationActor: this session has a turn to run, or has none any more."""
+    """To the TreeActor: this session has a turn to run, or has none any more."""
 
     session_id: str
     works: bool
 
 
 class SessionFinished(Message):
-    """To the ExplorationActor: this session has finished, its end is in the log."""
+    """To the TreeActor: this session has finished, its end is in the log."""
 
     session_id: str
 
 
 class AgentCost(Message):
-    """To the ExplorationActor: the cost of this session so far, USD."""
+    """To the TreeActor: the cost of this session so far, USD."""
 
     session_id: str
     cost_usd: float
 
 
 class LogGrown(Message):
-    """To the ExplorationActor: the size of this session's events so far."""
+    """To the TreeActor: the size of this session's events so far."""
 
     session_id: str
     log_bytes: int
@@ -379,7 +379,7 @@ class LimitNotice(Message):
 # ------------------------------------------------------------- CallerRequestActor
 
 
-class RequestOver(Message):
+class StopRequest(Message):
     """To a CallerRequestActor: its request is settled, and nothing is left to wait for."""
 
 

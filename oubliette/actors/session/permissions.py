@@ -297,6 +297,6 @@ def _settled_at_once(settled: PermissionRequest, payload: dict[str, Any], source
 
 
 def _kind(data: dict[str, Any]) -> str:
-    """Return the scope of a remembered decision: the adapter's kind, else the question."""
+    """The scope of a remembered decision: the adapter's kind, else the question."""
     named = data.get("asks_for") or data.get("text")
     return str(named or "anything")[:MAX_KIND]

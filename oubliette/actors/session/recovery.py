@@ -123,7 +123,7 @@ def _began(connection: StoreConnection, turn: Turn) -> float | None:
 
 
 def _open_tools(connection: StoreConnection, turn: Turn) -> dict[str, tuple[str, float]]:
-    """Return the tool calls since the turn began that have no result.
+    """The tool calls since the turn began that have no result.
 
     If an earlier release began it, those since the last turn's end.
     """

@@ -9,20 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from oubliette.actors.agent_requests.call_progress import ProgressDue
-from oubliette.actors.agent_requests.request_input import RequestInput
+from oubliette.actors.agent_requests.params import RequestInput
 from oubliette.actors.agent_requests.tool_listing import ListingOverdue
 from oubliette.actors.messages import AnswerCallerTool, ReportCallProgress
 from oubliette.actors.open_calls import ReportCalls
 from oubliette.actors.session.messages import (
+    CallCounted,
     CallHeld,
-    CallReserved,
     ChildSpawned,
     ChildTurnEnded,
     ClientPaired,
     IsBlocked,
     LinkAnswered,
     LinkReady,
-    MapRoom,
+    MapSlots,
     RequestSettled,
     RootCaller,
     ToolsNotListed,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 REQUEST_MESSAGES: Final = (
     AnswerCallerTool,
     CallHeld,
-    CallReserved,
+    CallCounted,
     ChildSpawned,
     ChildTurnEnded,
     ClientPaired,
@@ -50,7 +50,7 @@ REQUEST_MESSAGES: Final = (
     LinkAnswered,
     LinkReady,
     ListingOverdue,
-    MapRoom,
+    MapSlots,
     ProgressDue,
     ReportCallProgress,
     ReportCalls,
@@ -66,7 +66,7 @@ class RequestMessages:
 
     Args:
         actor: The session's; it is asked.
-        link: Router of its agent's requests.
+        router: Router of its agent's requests.
         state: Of its turns.
         writer: Of its log.
         watchdog: Of its agent.
@@ -77,7 +77,7 @@ class RequestMessages:
     def __init__(
         self,
         actor: Actor,
-        link: AgentRequestRouter,
+        router: AgentRequestRouter,
         *,
         state: SessionActorState,
         writer: EventWriter,
@@ -86,7 +86,7 @@ class RequestMessages:
         active: Callable[[], None],
     ) -> None:
         self._actor = actor
-        self._link = link
+        self._router = router
         self._state = state
         self._writer = writer
         self._watchdog = watchdog
@@ -98,7 +98,7 @@ class RequestMessages:
         self._watchdog.silence.broken(self._actor.clock.monotonic())
         self._contacted(bare=message.bare)
         given = RequestInput(record=self._writer.record, now=self._now, stopping=stopping)
-        self._apply(self._link.request(message, given))
+        self._apply(self._router.request(message, given))
 
     def take(self, message: Message) -> bool | None:
         """Take one of `REQUEST_MESSAGES`; return the answer to an ask that is answered at once."""
@@ -108,9 +108,9 @@ class RequestMessages:
             case ReportCallProgress():
                 return self._progressed(message)
             case IsBlocked():
-                return self._link.children.blocked
+                return self._router.children.blocked
             case RootCaller():
-                self._link.root_caller_changed(message)
+                self._router.root_caller_changed(message)
             case RequestSettled() | ChildTurnEnded():
                 self._active()
                 self._apply(self._effects(message))
@@ -125,31 +125,31 @@ class RequestMessages:
         return None
 
     def _effects(self, message: Message) -> Effects:
-        link, now = self._link, self._now
+        router, now = self._router, self._now
         match message:
             case RequestSettled():
-                return link.settled(message, now)
-            case CallReserved():
-                return link.reserved(message, self._writer.next_index)
-            case MapRoom():
-                return link.map_room_known(message, now)
+                return router.settled(message, now)
+            case CallCounted():
+                return router.reserved(message, self._writer.next_index)
+            case MapSlots():
+                return router.map_slots_known(message, now)
             case ReportCalls():
-                return link.calls.report()
+                return router.calls.report()
             case ProgressDue():
-                return link.calls.progress_due(message, now)
+                return router.calls.progress_due(message, now)
             case CallHeld():
-                return link.calls.held(message.request_id)
+                return router.calls.held(message.request_id)
             case LinkAnswered():
-                return link.answered_later(message)
+                return router.answered_later(message)
             case ChildSpawned():
-                return link.children.spawned(message, now)
+                return router.children.spawned(message, now)
             case ChildTurnEnded():
-                return link.children.turn_ended(message, now)
+                return router.children.turn_ended(message, now)
             case _:
                 raise TypeError(f"{type(message).__name__} is no message about a request")
 
     def _listing(self, message: LinkReady | ListingOverdue | ToolsNotListed) -> Effects:
-        tools, record = self._link.tools, self._writer.record
+        tools, record = self._router.tools, self._writer.record
         match message:
             case LinkReady():
                 return tools.connected(message.link, record, bare=message.bare)
@@ -166,16 +166,16 @@ class RequestMessages:
         """Record a sign of life of the agent's client."""
         self._apply(self._watchdog.contacted(self._writer.record))
         if not bare:
-            self._link.tools.client_seen()
+            self._router.tools.client_seen()
 
     def _answered(self, message: AnswerCallerTool) -> bool | None:
-        if not self._link.calls.accepts(message):
+        if not self._router.calls.accepts(message):
             return False
-        self._apply(self._link.calls.answered(message, self._actor.defer()))
+        self._apply(self._router.calls.answered(message, self._actor.defer()))
         return None
 
     def _progressed(self, message: ReportCallProgress) -> bool:
-        if not self._link.calls.accepts(message):
+        if not self._router.calls.accepts(message):
             return False
-        self._apply(self._link.calls.progressed(message, self._now))
+        self._apply(self._router.calls.progressed(message, self._now))
         return True

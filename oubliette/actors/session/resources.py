@@ -16,11 +16,11 @@ from oubliette.kit import Message
 from oubliette.kit.retry import ask_with_retry
 
 if TYPE_CHECKING:
-    from oubliette.actors.container.guest_connection import UnitRefs
+    from oubliette.actors.container.guest_connection import ContainerRefs
     from oubliette.actors.context import ActorContext
     from oubliette.actors.session.agent_handle import AgentHandle
     from oubliette.actors.session.event_log import EventLog
-    from oubliette.actors.session.memory import SessionMemory
+    from oubliette.actors.session.state import SessionMemory
     from oubliette.kit import Actor, Deferred
     from oubliette.records import Session
 
@@ -47,7 +47,7 @@ class SessionResources:
         self,
         session: Actor,
         context: ActorContext,
-        unit: UnitRefs,
+        unit: ContainerRefs,
         memory: SessionMemory,
         agent: AgentHandle,
     ) -> None:
@@ -103,7 +103,7 @@ class SessionResources:
         self._unit.socket.tell(CloseLink(session_id=record.id))
         self._memory.api_key = None
         session.system.ref(REGISTRY).tell(LeaveSession(session_id=record.id, name=session.name))
-        tree = session.system.lookup(f"explorations/{record.exploration_id}")
+        tree = session.system.lookup(f"trees/{record.exploration_id}")
         if tree is not None and tree.is_alive():
             tree.tell(SessionFinished(session_id=record.id))
         session.pipe_to_self(

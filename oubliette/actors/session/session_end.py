@@ -82,7 +82,7 @@ class RequestedEnd:
         return EndOfSession("ended", "completed", self.reason or "session_end")
 
     def refusal(self, record: Session) -> Conflict:
-        """Return the error for a message that comes while the session ends."""
+        """The error for a message that comes while the session ends."""
         if record.ended_by is None and not (self.reason is not None and self.final):
             return SessionHandover(
                 "the session is ending, and a message resumes it then", hint="try again in a moment"
@@ -124,7 +124,7 @@ def limit_noticed(message: LimitNotice) -> tuple[Effects, EndOfSession | None]:
 
 
 def log_too_large(name: str, whole: str, size: int, limit: int) -> LimitNotice:
-    """Return the notice of a log that has reached its limit: nothing but a cleanup shortens it.
+    """The notice of a log that has reached its limit: nothing but a cleanup shortens it.
 
     Args:
         name: Name of the limit.
@@ -140,7 +140,7 @@ def log_too_large(name: str, whole: str, size: int, limit: int) -> LimitNotice:
 
 
 def step_of_loss(status: SessionStatus, *, start_failed: bool) -> lifecycle.Step:
-    """Return the step that a session takes whose agent is gone."""
+    """The step that a session takes whose agent is gone."""
     if start_failed and lifecycle.allowed(status, "start_failed"):
         return "start_failed"
     return "agent_lost"

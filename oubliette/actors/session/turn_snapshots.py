@@ -94,7 +94,7 @@ class TurnSnapshots:
         self._running = turn
 
     def turn_over(self) -> int | None:
-        """Return the turn that has just ended, if one ran."""
+        """The turn that has just ended, if one ran."""
         turn, self._running = self._running, None
         return turn
 

@@ -29,7 +29,7 @@ class WaitingSession(NamedTuple):
     given: WatchInput
     watchdog: AgentWatchdog
     permissions: Permissions
-    link: AgentRequestRouter
+    router: AgentRequestRouter
     starting_since: float
     """Second at which the latest stage of the agent's start began."""
     unstored_since: float | None
@@ -48,7 +48,7 @@ class WaitingSession(NamedTuple):
 
 def waits_of(session: WaitingSession) -> SessionWaits:
     """Return the waits of `session` as a whole, then those of its agent's requests."""
-    found = [*_whole(session), *session.permissions.waits(), *session.link.waits()]
+    found = [*_whole(session), *session.permissions.waits(), *session.router.waits()]
     if session.stopping:
         found.append(_end(session))
     elif session.rests:
@@ -86,7 +86,7 @@ def _end(session: WaitingSession) -> Wait:
 
 
 def _container(session: WaitingSession) -> Wait:
-    """Return the wait for the container: its start or, once it is up, its link."""
+    """The wait for the container: its start or, once it is up, its link."""
     return Wait(
         kind="container",
         what="the link into its container",
@@ -105,8 +105,8 @@ def _process(session: WaitingSession) -> Wait:
 
 
 def _listing(session: WaitingSession) -> Wait:
-    """Return the wait of a next turn that came with new tools."""
-    since = session.link.tools.awaited_since
+    """The wait of a next turn that came with new tools."""
+    since = session.router.tools.awaited_since
     return Wait(
         kind="agent",
         what="its agent to list the tools that its caller provides",

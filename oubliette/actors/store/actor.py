@@ -365,7 +365,7 @@ class StoreActor(Actor):
 
 
 def _appended(batch: list[Request]) -> list[Event]:
-    """Return the events that the requests of a batch have added to logs."""
+    """The events that the requests of a batch have added to logs."""
     return [
         event
         for request in batch

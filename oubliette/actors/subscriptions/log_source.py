@@ -26,7 +26,7 @@ class LogReader(Protocol):
     async def last_seq(self) -> int: ...
 
     async def last_index(self, session_id: str) -> int:
-        """Return the index of the last event of a session, -1 if there was never one."""
+        """The index of the last event of a session, -1 if there was never one."""
         ...
 
     async def log(
@@ -46,7 +46,7 @@ class LogReader(Protocol):
     async def project(self, project_id: str) -> Project | None: ...
 
     async def meta(self, key: str) -> str | None:
-        """Return one value of the instance."""
+        """One value of the instance."""
         ...
 
 
@@ -57,7 +57,7 @@ class LogSource(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str | None = None
 
     async def end(self, reader: LogReader) -> int:
-        """Return the cursor behind the newest event."""
+        """The cursor behind the newest event."""
         if self.session_id is not None:
             return await reader.last_index(self.session_id)
         return await reader.last_seq()

@@ -60,7 +60,7 @@ def put_cursor(plan: SubscriptionPlan, cursor: int) -> PutMeta:
 
 
 def delete_cursor(name: str) -> PutMeta:
-    """Return the operation after which no position is stored under this name."""
+    """The operation after which no position is stored under this name."""
     return PutMeta(f"{PREFIX}{name}", "")
 
 
@@ -83,7 +83,7 @@ async def read_cursor(reader: LogReader, name: str, source: LogSource) -> int | 
 
 
 def shown(source: LogSource) -> str:
-    """Return the part of the log in words."""
+    """The part of the log in words."""
     if source.session_id is not None:
         return f"the session {source.session_id}"
     return "all sessions" if source.project_id is None else f"the project {source.project_id}"

@@ -25,7 +25,7 @@ OnPermission: TypeAlias = "PermissionRules | Callable[[PermissionRequest], objec
 """Policy for permissions: `rules(…)`, or a function, async or not, that returns the decision."""
 
 
-class Lending:
+class LoopLease:
     """Tools and permission policy of one spawn or message, prepared before it is sent."""
 
     def __init__(
@@ -47,14 +47,14 @@ class Lending:
             found["caller_tools"] = [each.definition for each in self._tools.table.values()]
         return found
 
-    def taken_by(self, session_id: str, workspace_id: str | None) -> None:
+    def add(self, session_id: str, workspace_id: str | None) -> None:
         """Answer the requests of this session from now on, those that came before included."""
         table = None if self._tools is None else self._tools.table
         self._loop.provide(session_id, Provided(table, self._permissions, workspace_id))
         if self._tools is not None:
             self._loops.hold(session_id, self._tools)
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Close what was opened for a session that was not started."""
         if self._tools is not None:
             await self._tools.aclose()
@@ -101,7 +101,7 @@ class CallerLoops:
 
     async def prepare(
         self, tools: Iterable[object] | None, on_permission: OnPermission | None
-    ) -> Lending | None:
+    ) -> LoopLease | None:
         """Prepare tools and a policy for a session; None if there are neither.
 
         Raises:
@@ -113,7 +113,7 @@ class CallerLoops:
         permissions = policy_of(on_permission)
         loop = self._own()
         opened = None if tools is None else await OpenedTools().open(tools)
-        return Lending(self, loop, opened, permissions)
+        return LoopLease(self, loop, opened, permissions)
 
     def hold(self, session_id: str, tools: OpenedTools) -> None:
         """Keep the tools of a session open until it has ended, or gets others."""

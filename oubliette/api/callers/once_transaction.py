@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import anyio.from_thread
 
-from oubliette.api.finishing import finish
+from oubliette.api.owned_context import finish
 from oubliette.api.tools.errors import ToolError
 from oubliette.failpoints import failpoint
 

@@ -15,7 +15,7 @@ __all__ = ("address", "key_of", "shows_key")
 
 
 def shows_key(url: httpx2.URL) -> bool:
-    """Return whether a key sent to `url` can be read on the way."""
+    """Whether a key sent to `url` can be read on the way."""
     return url.scheme != "https" and not is_loopback(url.host)
 
 

@@ -40,7 +40,7 @@ def call(
 def pages(
     home: str | None, tool: str, name: str, arguments: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return all entries that the tool lists under `name`."""
+    """All entries that the tool lists under `name`."""
     found: list[dict[str, Any]] = []
     cursor: str | None = None
     while True:

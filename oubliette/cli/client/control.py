@@ -67,11 +67,11 @@ class ControlClient:
             on_progress(str(answer["progress"]))
 
     def status(self) -> dict[str, Any]:
-        """Return the server's process id, address and version."""
+        """The server's process id, address and version."""
         return self._request({"verb": "status"}, CONNECT_SECONDS)
 
     def answers(self, seconds: float) -> bool:
-        """Return whether the server answers within `seconds`. Call again to wait longer.
+        """Whether the server answers within `seconds`. Call again to wait longer.
 
         A starting server accepts connections, and answers when it runs.
 

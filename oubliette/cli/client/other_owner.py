@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def explained(
     get: Callable[[str, dict[str, Any]], object], session_id: str, error: OublietteError, may: str
 ) -> OublietteError:
-    """Return the error with which a command about a session ends.
+    """The error with which a command about a session ends.
 
     Args:
         get: Calls a tool as the operator, who sees every session.

@@ -46,7 +46,7 @@ class RemoteServer:
         )
 
     def tools(self, timeout: float = CALL_SECONDS) -> list[dict[str, Any]]:
-        """Return the tools that the key may call, as in `tools/list`. Raises what `call` does."""
+        """The tools that the key may call, as in `tools/list`. Raises what `call` does."""
         return self._ask(HttpConnection.tools, timeout)
 
     def _ask(self, question: Callable[[HttpConnection], Awaitable[T]], timeout: float) -> T:

@@ -40,7 +40,7 @@ _WHOLE: Final[dict[Kind, re.Pattern[str]]] = {
 
 
 def whole_id(home: str | None, kind: Kind, given: str) -> str:
-    """Return the whole id of an object named by a user.
+    """The whole id of an object named by a user.
 
     Args:
         home: the value of `--home`.
@@ -96,7 +96,7 @@ def fitting(kind: Kind, given: str, candidates: Iterable[str]) -> str:
 
 
 def the_one(kind: Kind, given: str, found: list[str]) -> str:
-    """Return the only one of `found`.
+    """The only one of `found`.
 
     Raises:
         InvalidParameter: several ids fit.

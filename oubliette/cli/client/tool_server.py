@@ -45,5 +45,5 @@ class ToolServer(Protocol):
 
 
 def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that are not absent."""
+    """The arguments that are not absent."""
     return {name: value for name, value in arguments.items() if value is not None}

@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.cli.client.control import ControlClient
+from oubliette.cli.client.lock_wait import LockWait
 from oubliette.cli.client.tool_server import CALL_SECONDS, given
-from oubliette.cli.lock_wait import LockWait
 from oubliette.cli.terminal.output import is_json, note
 from oubliette.errors import (
     DeadlineExceeded,

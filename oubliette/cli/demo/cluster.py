@@ -100,7 +100,7 @@ class DemoCluster:
         return str(made["nodes"][FRONT])
 
     async def token(self) -> str:
-        """Return the key with write access that was made at the start."""
+        """The key with write access that was made at the start."""
         return self._token
 
     async def kill(self) -> None:
@@ -176,7 +176,7 @@ class DemoCluster:
 
 
 def _refused(code: int, text: str) -> OublietteError:
-    """Return the error that a command has printed, as JSON or text."""
+    """The error that a command has printed, as JSON or text."""
     said: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
         said = json.loads(text.splitlines()[-1])["error"] if text else {}

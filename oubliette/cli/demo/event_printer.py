@@ -25,7 +25,7 @@ class EventPrinter:
         self._ended: dict[str, float] = {}
 
     async def begin(self, ob: Oubliette) -> int:
-        """Return the cursor of the present, for `follow`."""
+        """The cursor of the present, for `follow`."""
         page = await self._page(ob, None, 0.0)
         return page["next"]
 

@@ -31,7 +31,7 @@ _LONGEST: Final = len("/oubliette-demo-01234567/run/oubliette-4294967294/0123456
 
 
 def sandbox(runtime: str) -> str:
-    """Return the value of `process.sandbox`: the demo runs on a machine without bubblewrap too."""
+    """The value of `process.sandbox`: the demo runs on a machine without bubblewrap too."""
     spec = registry.lookup(runtime)
     sandboxed = runtime == registry.AUTO or (spec is not None and spec.uses_sandbox)
     missing = sandboxed and shutil.which("bwrap") is None
@@ -39,7 +39,7 @@ def sandbox(runtime: str) -> str:
 
 
 def new_home(runtime: str) -> Path:
-    """Return a new folder for the demo, accessible to agents and short enough for sockets."""
+    """A new folder for the demo, accessible to agents and short enough for sockets."""
     parent = temporary_folder(stranger(sandbox(runtime)), longest=_LONGEST)
     return Path(tempfile.mkdtemp(prefix="oubliette-demo-", dir=parent))
 
@@ -128,7 +128,7 @@ class DemoServer:
             await self.kill()
 
     async def token(self) -> str:
-        """Return a new key with write access."""
+        """A new key with write access."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "oubliette", "token", "create", "--scope", "write",
             "--name", "demo", "--home", str(self.home), "-o", "json",

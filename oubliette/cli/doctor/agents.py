@@ -85,7 +85,7 @@ async def _agents(config: Config, *, versions: bool) -> list[Check]:
 
 
 def _places(runtime: Any) -> tuple[Path, ...]:
-    """Return the programs of this machine that are mounted for it."""
+    """The programs of this machine that are mounted for it."""
     return tuple(each.source for each in runtime.mounts if each.source.is_file())
 
 
@@ -134,7 +134,7 @@ def _usable(
 
 
 def _closed(config: Config, places: tuple[Path, ...]) -> str | None:
-    """Return the folder that keeps an agent from its program if nothing is mounted."""
+    """The folder that keeps an agent from its program if nothing is mounted."""
     wanted = registry.lookup(config.containers.runtime)
     if config.containers.runtime != registry.AUTO and (wanted is None or not wanted.uses_sandbox):
         return None

@@ -47,12 +47,12 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ok(name: str, detail: str) -> Check:
-    """Return a finding without a problem."""
+    """A finding without a problem."""
     return Check(name=name, status="ok", detail=detail)
 
 
 def bad(name: str, detail: str, remedy: str | None, status: Status = "fail") -> Check:
-    """Return a finding with a problem, certain or (`warn`) possible."""
+    """A finding with a problem, certain or (`warn`) possible."""
     return Check(name=name, status=status, detail=detail, remedy=remedy)
 
 
@@ -216,7 +216,7 @@ def database(path: Path) -> Check:
 
 
 def _damage(connection: sqlite3.Connection) -> str | None:
-    """Return the first damage of a file, None if there is none in what can be read in time."""
+    """The first damage of a file, None if there is none in what can be read in time."""
     until = time.monotonic() + READ_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
     try:

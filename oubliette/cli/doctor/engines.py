@@ -38,7 +38,7 @@ async def _engines(config: Config) -> list[Check]:
 
 
 def _unusable(name: str, why: str, wanted: str) -> Check:
-    """Return the finding about a package that cannot be used."""
+    """The finding about a package that cannot be used."""
     remedy = "update that package, or uninstall it"
     if name == wanted:
         return bad(name, why, remedy)

@@ -89,7 +89,7 @@ def _network(asked: str, found: Probe) -> Check:
 
 
 def not_asked_for(check: Check) -> Check:
-    """Return the finding about the sandbox as it applies if containers are an engine's."""
+    """The finding about the sandbox as it applies if containers are an engine's."""
     if check.name == "runtime folder" or check.status == "ok":
         return check
     return ok(check.name, f"not used: {check.detail}; to use it: {check.remedy}")

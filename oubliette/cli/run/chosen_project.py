@@ -67,7 +67,7 @@ class Source:
         return {**place, "branch": self.branch, "dirty": self.dirty}
 
     def is_of(self, repository: dict[str, Any] | None) -> bool:
-        """Return whether a project with this `repository` begins there."""
+        """Whether a project with this `repository` begins there."""
         if repository is None:
             return False
         same = repository["url"] == self.url and repository["path"] == self.path
@@ -75,7 +75,7 @@ class Source:
         return same and branch and bool(repository.get("dirty")) == self.dirty
 
     def changed_files(self) -> int:
-        """Return how many files of the checkout have changes that are not committed."""
+        """Number of files of the checkout with changes that are not committed."""
         if self.path is None:
             return 0
         return len((_git(self.path, "status", "--porcelain", "--no-renames") or "").splitlines())

@@ -184,7 +184,7 @@ class _Terminal:
         self._turn = asyncio.Lock()
 
     async def decide(self, request: oubliette.PermissionRequest) -> bool:
-        """Return whether the agent may do what it asks for."""
+        """Whether the agent may do what it asks for."""
         async with self._turn:
             what = request.text or "do this"
             if request.tool_call is not None:
@@ -195,7 +195,7 @@ class _Terminal:
 
 
 async def _line() -> str:
-    """Return the next line of standard input, without a thread that would outlive the session."""
+    """The next line of standard input, without a thread that would outlive the session."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), ready.set)

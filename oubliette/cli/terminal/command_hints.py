@@ -34,5 +34,5 @@ _NAMED: Final = re.compile(
 
 
 def in_commands(hint: str | None) -> str | None:
-    """Return a hint with commands in the place of tools."""
+    """A hint with commands in the place of tools."""
     return None if hint is None else _NAMED.sub(lambda found: COMMANDS[found[1]], hint)

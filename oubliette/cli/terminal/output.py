@@ -62,7 +62,7 @@ Home = Annotated[
 
 
 def is_json() -> bool:
-    """Return whether `-o json` was given."""
+    """Whether `-o json` was given."""
     return _chosen is Format.json
 
 
@@ -73,7 +73,7 @@ def print_json(value: Any) -> None:
 
 
 def as_json(value: Any) -> str:
-    """Return one JSON document on one line, which a terminal can show: JSON itself escapes less."""
+    """One JSON document on one line, which a terminal can show: JSON itself escapes less."""
     return escaped(json.dumps(value, ensure_ascii=False))
 
 
@@ -106,12 +106,12 @@ def print_entries(columns: Iterable[Column], entries: Iterable[Entry]) -> None:
 
 
 def at(name: str, unset: str = "") -> Callable[[Entry], str]:
-    """Return the cell of a time, which may be unset."""
+    """The cell of a time, which may be unset."""
     return lambda each: moment(each[name]) or unset
 
 
 def line_of(name: str, length: int) -> Callable[[Entry], str]:
-    """Return the cell of a text: the beginning of its first line."""
+    """The cell of a text: the beginning of its first line."""
     return lambda each: (each[name] or "").partition("\n")[0][:length]
 
 
@@ -157,7 +157,7 @@ def note(text: str) -> None:
 
 
 def moment(seconds: float | None) -> str | None:
-    """Return a time in UTC, for users."""
+    """A time in UTC, for users."""
     if seconds is None:
         return None
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from oubliette.cli.terminal.output import clean, is_json, note
-from oubliette.runtime.containers.docker.pull_progress import share_of
+from oubliette.runtime.containers.docker.image_progress import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

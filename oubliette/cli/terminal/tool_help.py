@@ -42,7 +42,7 @@ class Parameter(NamedTuple):
 
 
 def parameters(schema: Mapping[str, Any]) -> list[Parameter]:
-    """Return the parameters of an input schema in its order: the required ones first."""
+    """The parameters of an input schema in its order: the required ones first."""
     required = set(schema.get("required", ()))
     found: list[Parameter] = []
     for name, part in schema.get("properties", {}).items():
@@ -60,7 +60,6 @@ def parameters(schema: Mapping[str, Any]) -> list[Parameter]:
 
 
 def type_of(part: Mapping[str, Any]) -> str:
-    """Return the type of a parameter in a few words."""
     if "enum" in part:
         return " | ".join(str(each) for each in part["enum"] if each is not None)
     kinds = [type_of(each) for each in part.get("anyOf", ()) if each.get("type") != "null"]
@@ -74,7 +73,7 @@ def type_of(part: Mapping[str, Any]) -> str:
 
 
 def takes_text(part: Mapping[str, Any]) -> bool:
-    """Return whether this parameter takes text as it is, not parsed as JSON."""
+    """Whether this parameter takes text as it is, not parsed as JSON."""
     kinds = {each.get("type") for each in part.get("anyOf", (part,))} - {"null"}
     return "enum" in part or kinds == {"string"} or any("enum" in e for e in part.get("anyOf", ()))
 
@@ -106,7 +105,6 @@ def _value(part: Mapping[str, Any]) -> Any:
 
 
 def example(tool: str, schema: Mapping[str, Any]) -> str:
-    """Return a command line that calls the tool."""
     given = sample(schema)
     if not given:
         return f"oubliette call {tool}"
@@ -116,7 +114,6 @@ def example(tool: str, schema: Mapping[str, Any]) -> str:
 def help_text(
     tool: str, description: str, schema: Mapping[str, Any], result: Mapping[str, Any]
 ) -> str:
-    """Return the output of `--help` of a tool."""
     import textwrap
 
     lines = [f"Usage: oubliette call {tool} [JSON | @FILE | -] [KEY=VALUE]...", ""]

@@ -33,7 +33,7 @@ class Refused(OublietteError):
 
 
 def refused(error: OSError) -> Refused:
-    """Return an error of the system as one of ours."""
+    """An error of the system as one of ours."""
     what = error.strerror or str(error) or type(error).__name__
     named = [each for each in (error.filename, error.filename2) if isinstance(each, str | bytes)]
     hint = "oubliette doctor checks what a server needs"
@@ -43,7 +43,7 @@ def refused(error: OSError) -> Refused:
 
 
 def not_text(error: UnicodeDecodeError) -> WrongUsage:
-    """Return the error of input that is not in the encoding that was expected."""
+    """The error of input that is not in the encoding that was expected."""
     return WrongUsage(
         f"the input is not text in {error.encoding}: byte {error.object[error.start]:#04x} at"
         f" {error.start}",
@@ -66,6 +66,6 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def usage_error(error: Any) -> WrongUsage:
-    """Return the parser's error as one of ours."""
+    """The parser's error as one of ours."""
     where = error.ctx.command_path if error.ctx is not None else "oubliette"
     return WrongUsage(error.format_message(), hint=f"{where} --help")

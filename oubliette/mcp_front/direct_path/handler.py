@@ -40,7 +40,7 @@ Key = tuple[str, RequestId]
 """MCP session and request id."""
 
 
-class Handover:
+class ToSdk:
     """A request that the SDK answers."""
 
     __slots__ = ("cancels", "receive")
@@ -52,7 +52,7 @@ class Handover:
         """Call to cancel if the SDK accepts this notification."""
 
 
-class _Flight:
+class _RunningCall:
     """A call that is being answered."""
 
     __slots__ = ("ended_by", "exchange", "session_id", "task")
@@ -88,43 +88,41 @@ class DirectPath:
         self._calls = calls
         self._sdk = sdk
         self._max_body = max_body
-        self._flights: set[_Flight] = set()
-        self._by_id: dict[Key, _Flight] = {}
-        self._silences = _Silences()
+        self._running: set[_RunningCall] = set()
+        self._by_id: dict[Key, _RunningCall] = {}
+        self._keep_alives = _KeepAlives()
 
-    async def answer(
-        self, scope: Scope, receive: Receive, exchange: RequestStream
-    ) -> Handover | None:
+    async def answer(self, scope: Scope, receive: Receive, exchange: RequestStream) -> ToSdk | None:
         """Answer this POST if it is a plain call; else return what the SDK needs to answer it."""
         head = plain_call.heads(scope["headers"])
         kind = None if head is None else plain_call.generation(head)
         if head is None or kind is None:
-            return Handover(receive)
+            return ToSdk(receive)
         read: list[Message] = []
         body = await read_body(receive, read, self._max_body)
         rest = replay(read, receive)
         if body is None:
-            return Handover(rest)
+            return ToSdk(rest)
         call = plain_call.read(body, kind, head, sdk=self._sdk.loaded)
         if kind == "modern":
             if call is None or not self._calls.is_plain(call.params.name):
-                return Handover(rest)
-            await self._fly(exchange, call, None)
+                return ToSdk(rest)
+            await self._run(exchange, call, None)
             return None
         session_id = head[SESSION_HEADER].decode("latin-1")
         if call is None:
             request_id = plain_call.cancelled(body)
-            return Handover(rest, None if request_id is None else _key(session_id, request_id))
+            return ToSdk(rest, None if request_id is None else _key(session_id, request_id))
         if not self._calls.is_plain(call.params.name):
-            return Handover(rest)
+            return ToSdk(rest)
         sessions = self._sdk.sessions
         if sessions is None:
-            return Handover(rest)
+            return ToSdk(rest)
         session = sessions.enter(session_id, exchange.who.context.principal)
         if session is None:
-            return Handover(rest)
+            return ToSdk(rest)
         try:
-            await self._fly(exchange, call, session_id)
+            await self._run(exchange, call, session_id)
         finally:
             sessions.leave(session)
         return None
@@ -132,52 +130,52 @@ class DirectPath:
     # ------------------------------------------------------------ cancellation
     def cancel(self, key: Key) -> None:
         """Cancel a call at its client's request."""
-        flight = self._by_id.get(key)
-        if flight is not None:
-            flight.end(200, REQUEST_CANCELLED, "Request cancelled")
+        running = self._by_id.get(key)
+        if running is not None:
+            running.end(200, REQUEST_CANCELLED, "Request cancelled")
 
     def session_over(self, session_id: str) -> None:
         """Cancel the calls of an MCP session that has ended."""
-        for flight in [each for each in self._flights if each.session_id == session_id]:
-            flight.end(500, INTERNAL_ERROR, "Session terminated before the request completed")
+        for running in [each for each in self._running if each.session_id == session_id]:
+            running.end(500, INTERNAL_ERROR, "Session terminated before the request completed")
 
     def stop(self) -> None:
         """End the remaining calls."""
-        for flight in list(self._flights):
-            flight.end(200, CONNECTION_CLOSED, "Connection closed")
-        self._silences.stop()
+        for running in list(self._running):
+            running.end(200, CONNECTION_CLOSED, "Connection closed")
+        self._keep_alives.stop()
 
     # ------------------------------------------------------------ a call
-    async def _fly(self, exchange: RequestStream, call: PlainCall, session_id: str | None) -> None:
+    async def _run(self, exchange: RequestStream, call: PlainCall, session_id: str | None) -> None:
         task = asyncio.current_task()
         assert task is not None
-        flight = _Flight(task, exchange, session_id)
+        running = _RunningCall(task, exchange, session_id)
         key = None if session_id is None else _key(session_id, call.id)
-        self._flights.add(flight)
+        self._running.add(running)
         if key is not None:
-            self._by_id[key] = flight
+            self._by_id[key] = running
         common = () if session_id is None else _of_session(session_id)
         stream = _Stream(exchange, common)
-        self._silences.add(stream)
+        self._keep_alives.add(stream)
         status = 200
         try:
-            exchange.when_gone(flight.client_gone)
+            exchange.when_gone(running.client_gone)
             try:
-                document = await self._run(exchange, call, session_id)
+                document = await self._answer_of(exchange, call, session_id)
             finally:
                 exchange.when_gone(None)
         except asyncio.CancelledError:
-            if flight.ended_by is None:
+            if running.ended_by is None:
                 raise
             task.uncancel()
-            status, code, message = flight.ended_by
+            status, code, message = running.ended_by
             answered = call.id if status == 200 else None
             document = plain_answer.with_error(answered, code, message)
         finally:
-            self._flights.discard(flight)
-            if key is not None and self._by_id.get(key) is flight:
+            self._running.discard(running)
+            if key is not None and self._by_id.get(key) is running:
                 del self._by_id[key]
-            self._silences.remove(stream)
+            self._keep_alives.remove(stream)
             begun = stream.close()
         if not status:
             return
@@ -187,7 +185,9 @@ class DirectPath:
         length = (b"content-length", b"%d" % len(document))
         await exchange.send_document(status, [_JSON, length, *common], document)
 
-    async def _run(self, exchange: RequestStream, call: PlainCall, session_id: str | None) -> bytes:
+    async def _answer_of(
+        self, exchange: RequestStream, call: PlainCall, session_id: str | None
+    ) -> bytes:
         name, modern = call.params.name, session_id is None
         try:
             answer = await self._calls.ask(exchange, session_id, name, call.arguments)
@@ -237,7 +237,7 @@ class _Stream:
         await self._exchange.send({"type": "http.response.body", "body": chunk, "more_body": more})
 
 
-class _Silences:
+class _KeepAlives:
     """One timer for all calls: it begins their streams after `SILENCE` seconds."""
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ def answered(request_id: int | str, answer: ToolAnswer, *, modern: bool) -> byte
 
 
 def with_result(request_id: int | str, result: dict[str, Any], *, modern: bool) -> bytes:
-    """Return the response with a tool result of `error_responses`."""
+    """The response with a tool result of `error_responses`."""
     if modern:
         result = {**result, "_meta": {**result.get("_meta", {}), **STAMP}}
     else:

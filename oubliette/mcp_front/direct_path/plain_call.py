@@ -157,7 +157,7 @@ def _is_harmless(meta: bytes) -> bool:
 
 
 def _envelope(meta: bytes, *, sdk: bool) -> bytes | None:
-    """Return the protocol version of an envelope that the SDK would accept, else None."""
+    """The protocol version of an envelope that the SDK would accept, else None."""
     known = _known_meta.get(meta)
     if known is not None:
         return known

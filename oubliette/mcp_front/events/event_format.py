@@ -36,7 +36,7 @@ def encode(value: object) -> bytes:
 
 
 def as_data(event: Event, *, redelivered: bool = False) -> dict[str, Any]:
-    """Return the event as a caller sees it, of any size."""
+    """The event as a caller sees it, of any size."""
     if redelivered:
         return event_view(event, whole=True, redelivered=True)
     return event_view(event, whole=True)
@@ -48,7 +48,7 @@ def as_reference(event: Event) -> dict[str, Any]:
 
 
 def frame(data: dict[str, Any], logger: str) -> bytes:
-    """Return a log message notification as a server-sent event (MCP, server/utilities/logging)."""
+    """A log message notification as a server-sent event (MCP, server/utilities/logging)."""
     return b"event: message\r\ndata: %b\r\n\r\n" % encode(
         {
             "jsonrpc": "2.0",

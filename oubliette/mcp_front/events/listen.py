@@ -17,7 +17,7 @@ from oubliette.mcp_front.events import event_format
 from oubliette.mcp_front.events.listener_client import ListenerClient
 from oubliette.mcp_front.transport.request_stream import StreamClosed
 from oubliette.tools.caller_listen import MAX_POLL_SECONDS, POLL_SECONDS, CallerListenResult
-from oubliette.tools.caller_tools import normalised
+from oubliette.tools.tools_offered_by_caller import normalised
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -58,7 +58,6 @@ class ListenService:
         self._stopping = False
 
     def link(self, context: CallContext, caller_id: str) -> ListenerClient:
-        """Return a new listener of this caller; it is not open yet."""
         return ListenerClient(
             self._callers, self._find, context.principal, caller_id, context.scope.project
         )

@@ -101,7 +101,7 @@ def parse(scope: Scope) -> GitRequest:
 
 
 def as_bearer(authorization: bytes | None) -> bytes | None:
-    """Return an Authorization header as the front knows it: git sends a key as a password."""
+    """An Authorization header as the front knows it: git sends a key as a password."""
     if (
         authorization is None
         or len(authorization) > MAX_KEY

@@ -48,7 +48,7 @@ class ClientGone(OublietteError):
 
 
 def environment_of(git: GitProgram, repository: Path, request: GitRequest) -> dict[str, str]:
-    """Return the environment of the program, with no configuration but this."""
+    """The environment of the program, with no configuration but this."""
     found = git.environment(repository)
     del found["GIT_DIR"]  # it gets the folder as its argument
     found["GIT_CONFIG_COUNT"] = str(len(_SETTINGS))
@@ -61,7 +61,7 @@ def environment_of(git: GitProgram, repository: Path, request: GitRequest) -> di
 
 
 def head_of(request: GitRequest) -> Message:
-    """Return the head of the response to a request that is served."""
+    """The head of the response to a request that is served."""
     kind = b"advertisement" if request.advertise else b"result"
     return {
         "type": "http.response.start",

@@ -52,7 +52,7 @@ class PortConnections:
         return self._find(PORTS)
 
     async def owner(self, name: str) -> Ref:
-        """Return the owner of a port: if no other node has it, the one of this node.
+        """The owner of a port: if no other node has it, the one of this node.
 
         Raises:
             StorageUnavailable: the database does not answer.

@@ -169,7 +169,7 @@ class PortExchange:
             pass
 
     async def _event(self) -> Any:
-        """Return the next part of the answer, of which a block may have thousands."""
+        """The next part of the answer, of which a block may have thousands."""
         self._parts += 1
         if self._parts % PORTION == 0:
             await asyncio.sleep(0)

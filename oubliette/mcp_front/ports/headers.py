@@ -54,7 +54,7 @@ _KEPT_BACK: Final = frozenset(
 
 
 def cookies_of(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, ...]:
-    """Return the values of this server's cookie that the browser sends.
+    """The values of this server's cookie that the browser sends.
 
     A page of another port may have set one of this name for a domain or path of both.
     """
@@ -71,7 +71,7 @@ def to_container(
     scheme: str,
     own_key: bool,
 ) -> Headers:
-    """Return the headers of a request for the program that listens on `port`.
+    """The headers of a request for the program that listens on `port`.
 
     Args:
         headers: of the browser.
@@ -127,7 +127,7 @@ def is_foreign(method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def to_browser(headers: Iterable[tuple[bytes, bytes]], *, port: int, bodyless: bool) -> Headers:
-    """Return the headers of an answer for the browser.
+    """The headers of an answer for the browser.
 
     Args:
         headers: of the program in the container.
@@ -150,7 +150,7 @@ def to_browser(headers: Iterable[tuple[bytes, bytes]], *, port: int, bodyless: b
 
 
 def _named(headers: Headers) -> set[bytes]:
-    """Return the headers that Connection names: they are for the next hop alone."""
+    """The headers that Connection names: they are for the next hop alone."""
     return {
         each.strip().lower()
         for name, value in headers
@@ -174,7 +174,7 @@ def _confined_cookie(value: bytes) -> bytes | None:
 
 
 def _on_this_host(location: bytes, port: int) -> bytes:
-    """Return a redirect to the program's own address as a path, which is right for both sides."""
+    """A redirect to the program's own address as a path, which is right for both sides."""
     own = re.match(_HERE % port, location)
     if own is None:
         return location

@@ -39,5 +39,5 @@ class PortHosts:
         return label if _NAME.fullmatch(label) else None
 
     def address(self, name: str, server_port: int) -> str:
-        """Return the address of an open port for browsers, without a slash at the end."""
+        """The address of an open port for browsers, without a slash at the end."""
         return f"{self._scheme}://{name}.{self._host or f'{LOCAL}:{server_port}'}"

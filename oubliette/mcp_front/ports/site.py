@@ -177,7 +177,7 @@ class PortSite:
 
 
 def _wanted(name: str, visitor: _Visitor, share: int) -> OpenConnection:
-    """Return the request for a connection.
+    """The request for a connection.
 
     Raises:
         Forbidden: the key that came with the request may only read.
@@ -198,6 +198,6 @@ def _wanted(name: str, visitor: _Visitor, share: int) -> OpenConnection:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the text of an error as a sentence, with its remedy."""
+    """The text of an error as a sentence, with its remedy."""
     text = str(error)
     return f"{text[:1].upper()}{text[1:]}."

@@ -23,7 +23,7 @@ _PREFLIGHT: Final = (
 
 
 def open_to(origin: bytes, send: Send) -> Send:
-    """Return a `send` that allows pages of `origin` to read the answer."""
+    """A `send` that allows pages of `origin` to read the answer."""
 
     async def tell(message: Message) -> None:
         if message["type"] == "http.response.start":

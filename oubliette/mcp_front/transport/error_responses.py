@@ -77,7 +77,7 @@ def tool_result(structured: dict[str, Any], text: str, *, is_error: bool) -> dic
 
 
 def tool_failure(error: BaseException, tool: str) -> dict[str, Any]:
-    """Return the `isError` result of an exception: its message if it is ours, else a reference.
+    """The `isError` result of an exception: its message if it is ours, else a reference.
 
     Internal details are logged under that reference; the client does not get them.
     """

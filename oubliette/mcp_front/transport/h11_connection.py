@@ -18,7 +18,7 @@ class H11Connection(H11Protocol):
     """Its requests keep their header Upgrade."""
 
     def unparsed(self) -> bytes:
-        """Return the bytes behind the current request, which are no request of HTTP."""
+        """The bytes behind the current request, which are no request of HTTP."""
         return self.conn.trailing_data[0]
 
     def send_document(

@@ -87,7 +87,7 @@ class HttptoolsConnection(HttpToolsProtocol):
         return self._at == "body"
 
     def unparsed(self) -> bytes:
-        """Return the bytes behind the current request, which are no request of HTTP."""
+        """The bytes behind the current request, which are no request of HTTP."""
         waiting, self._waiting = self._waiting, b""
         return waiting
 

@@ -22,7 +22,7 @@ _HINTS: Final = {
 
 
 def listen_hint(error: OSError) -> str:
-    """Return the remedy for an address whose socket cannot be made or bound."""
+    """The remedy for an address whose socket cannot be made or bound."""
     if isinstance(error, socket.gaierror):
         return "give an address of this machine, or a name that leads to one, as server.host"
     number = errno.EACCES if error.errno == errno.EPERM else error.errno

@@ -166,6 +166,6 @@ class RequestStream:
 
 
 def of(scope: Scope) -> RequestStream:
-    """Return the exchange that a handler of the SDK belongs to."""
+    """The exchange that a handler of the SDK belongs to."""
     exchange: RequestStream = scope[SCOPE_KEY]
     return exchange

@@ -156,7 +156,7 @@ class AgentAdapter(Protocol):
         ...
 
     def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
-        """Return the events in output that begins at `offset`.
+        """The events in output that begins at `offset`.
 
         Output fed before is skipped. After a gap the unfinished line is dropped, and a `system`
         event reports the missing range. No output of an agent makes this raise.
@@ -250,7 +250,7 @@ class KeepsSessionFiles(Protocol):
 
 
 def session_files(agent: AgentRuntime) -> tuple[str, ...]:
-    """Return the paths in HOME of the files of an agent's conversations, if it declares any."""
+    """The paths in HOME of the files of an agent's conversations, if it declares any."""
     found: tuple[str, ...] = getattr(agent, "session_files", ())
     return found
 
@@ -314,9 +314,7 @@ class AgentRuntime(Protocol):
         """Return whether sessions of it can be started here; never raises."""
         ...
 
-    def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Return the command of a session's process."""
-        ...
+    def command(self, session: AgentSession, inside: Inside) -> AgentCommand: ...
 
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None

@@ -77,7 +77,7 @@ def given(
 
 
 def filled(config: AgentConfig, secrets: Mapping[str, str]) -> dict[str, Any]:
-    """Return the MCP servers of a configuration, with secrets substituted.
+    """The MCP servers of a configuration, with secrets substituted.
 
     Raises:
         ConfigError: a server names a credential that was not granted.

@@ -25,7 +25,7 @@ _LARGEST: Final = 1 << 20  # bytes of a file with a secret
 
 
 def base_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
-    """Return the variables that identify the session to the client and the agent.
+    """The variables that identify the session to the client and the agent.
 
     Secrets are here because every process of the container can read a command line.
     """
@@ -49,7 +49,7 @@ def base_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
 
 
 def client_environment(session: AgentSession, inside: Inside) -> dict[str, str]:
-    """Return the environment of our MCP server, for agents that give it one of its own."""
+    """The environment of our MCP server, for agents that give it one of its own."""
     everything = base_environment(session, inside)
     names = {"PATH", "LANG", "HOME"}
     return {
@@ -127,7 +127,7 @@ def resolve(
     environ: Mapping[str, str] = os.environ,
     credentials: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the secret that `env:NAME`, `file:PATH` or `credential:NAME` refers to.
+    """The secret that `env:NAME`, `file:PATH` or `credential:NAME` refers to.
 
     Args:
         reference: the reference.

@@ -67,7 +67,7 @@ class Executor:
 
     @property
     def stderr(self) -> str:
-        """Return the end of its standard error so far, for error messages."""
+        """The end of its standard error so far, for error messages."""
         return self._stderr.decode("utf-8", "replace")
 
     async def send(self, text: str) -> int:

@@ -115,7 +115,7 @@ class HandshakeAdapter(abc.ABC):
         return 0.0
 
     def silence(self) -> list[AgentEvent]:
-        """Return the events of a silence, placed behind those of the last line."""
+        """The events of a silence, placed behind those of the last line."""
         return self._placed(self._silence())
 
     def _silence(self) -> list[Event]:
@@ -162,7 +162,7 @@ class HandshakeAdapter(abc.ABC):
         return []
 
     def _warned(self) -> list[Event]:
-        """Return the warnings for the user of the agent before its first turn."""
+        """The warnings for the user of the agent before its first turn."""
         obeys = self._opening.obeys
         if not obeys:
             return []
@@ -206,7 +206,7 @@ class HandshakeAdapter(abc.ABC):
         return self._started()
 
     def _message(self) -> list[Event]:
-        """Return the completed message, if there is one."""
+        """The completed message, if there is one."""
         text = "".join(self._chunks)
         self._chunks = []
         if not text:
@@ -277,7 +277,7 @@ class HandshakeAdapter(abc.ABC):
         }
 
     def state(self) -> dict[str, Any]:
-        """Return the state at the last `ack_offset`."""
+        """The state at the last `ack_offset`."""
         return dict(self._kept)
 
 
@@ -295,7 +295,6 @@ class ToolCall:
 
     @property
     def result(self) -> Json:
-        """Return the result in the shape of an MCP result."""
         blocks = [object_of(object_of(item).get("content")) or object_of(item)
                   for item in self.content]  # fmt: skip
         if blocks:
@@ -309,12 +308,11 @@ def line_of(message: Json) -> bytes:
 
 
 def system(kind: object, fields: Json) -> Event:
-    """Return the event for a message without a meaning for us."""
+    """The event for a message without a meaning for us."""
     return ("system", {**fields, "type": kind if isinstance(kind, str) else "unknown"})
 
 
 def object_of(value: object) -> Json:
-    """Return `value` if it is an object, else an empty one."""
     return cast("Json", value) if isinstance(value, dict) else {}
 
 

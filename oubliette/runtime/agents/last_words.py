@@ -24,7 +24,7 @@ _MASK: Final = "***"
 
 
 def quoted(data: bytes, secrets: Iterable[str] = ()) -> str:
-    """Return the last lines of `data`, without secrets and control characters."""
+    """The last lines of `data`, without secrets and control characters."""
     text = _ESCAPES.sub("", data[-KEPT:].decode("utf-8", "replace")).replace("\r\n", "\n")
     text = "".join(
         each if each.isprintable() or each == "\n" else " " if each in "\t\r" else ""

@@ -51,7 +51,7 @@ class LineFramer:
         self._size = 0
 
     def feed(self, data: bytes, offset: int) -> list[Line | OutputGap]:
-        """Return the lines that `data` completes. `data` read before is skipped."""
+        """The lines that `data` completes. `data` read before is skipped."""
         found: list[Line | OutputGap] = []
         if self._next is None:
             self._next = self._start = offset

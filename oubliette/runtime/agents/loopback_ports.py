@@ -80,7 +80,7 @@ def _texts(config: Config) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=1)
 def _hosts(changed: int) -> dict[str, str]:
-    """Return the names of the loopback interface in `/etc/hosts`, which sandboxes have too."""
+    """The names of the loopback interface in `/etc/hosts`, which sandboxes have too."""
     del changed
     found: dict[str, str] = {}
     with contextlib.suppress(OSError):

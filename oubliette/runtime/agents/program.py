@@ -94,7 +94,7 @@ class Program:
 
     @property
     def availability(self) -> Availability:
-        """Return whether it is there, with a remedy. An image's is only known at the start."""
+        """Whether it is there, with a remedy. An image's is only known at the start."""
         if self.found is not None or self._configured == OF_IMAGE:
             return Availability(ok=True)
         return Availability(

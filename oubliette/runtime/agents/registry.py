@@ -57,9 +57,7 @@ class Installed(msgspec.Struct, frozen=True):
 class MakesAgent(Protocol):
     """Something that stands for an agent: a function with `@oubliette.agent`."""
 
-    def agent_runtime(self) -> AgentRuntime:
-        """Return the agent."""
-        ...
+    def agent_runtime(self) -> AgentRuntime: ...
 
 
 async def installed(config: Config, passed: Iterable[object] = ()) -> Installed:
@@ -81,7 +79,7 @@ async def installed(config: Config, passed: Iterable[object] = ()) -> Installed:
 
 
 def without_default(config: Config, found: Installed) -> ConfigError | None:
-    """Return the error if the default agent is not among the available ones."""
+    """The error if the default agent is not among the available ones."""
     name = config.agents.default
     if name == "auto" or name in found.agents:
         return None
@@ -159,7 +157,7 @@ async def _passed(
 
 
 def _runtime_of(agent: object) -> AgentRuntime:
-    """Return an agent, made by what stands for it."""
+    """An agent, made by what stands for it."""
     if isinstance(agent, MakesAgent):
         return agent.agent_runtime()
     return cast("AgentRuntime", agent)
@@ -253,7 +251,7 @@ async def _initialize(runtime: AgentRuntime, settings: Mapping[str, Any] | None)
 
 
 def _checked(runtime: AgentRuntime, taken: AbstractSet[str]) -> str:
-    """Return the name of a runtime that has all required attributes.
+    """The name of a runtime that has all required attributes.
 
     Raises:
         ConfigError: it lacks something, or its name is taken.

@@ -25,7 +25,7 @@ class HearsSilence(Protocol):
         ...
 
     def silence(self) -> list[AgentEvent]:
-        """Return the events of a silence, placed behind those of the last line."""
+        """The events of a silence, placed behind those of the last line."""
         ...
 
 

@@ -172,7 +172,7 @@ class Inside(msgspec.Struct, frozen=True, kw_only=True):
     not the server's."""
 
     def program(self, name: str) -> tuple[str, ...]:
-        """Return the command line of a program of the zipapp, such as `client`."""
+        """The command line of a program of the zipapp, such as `client`."""
         return (self.python, *ISOLATED, self.zipapp, name)
 
     def path(self, path: str) -> str:
@@ -306,12 +306,10 @@ class ContainerRuntime(Protocol):
         """Kill it if necessary and remove all its traces; removing twice has no effect."""
         ...
 
-    async def inspect(self, container_id: str) -> ContainerInfo:
-        """Return its current state."""
-        ...
+    async def inspect(self, container_id: str) -> ContainerInfo: ...
 
     async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
-        """Return the last `tail` lines of its own process's output, at most 1 MiB."""
+        """The last `tail` lines of its own process's output, at most 1 MiB."""
         ...
 
     async def adopt(self, instance: str) -> list[ContainerInfo]:
@@ -326,7 +324,7 @@ class ContainerRuntime(Protocol):
         ...
 
     def dial(self, info: ContainerInfo) -> Dial:
-        """Return how `ControlLink.connect` reaches its relay."""
+        """Way of `ControlLink.connect` to its relay."""
         ...
 
     async def aclose(self) -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
-from typing import Any, Final
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from oubliette.incontainer import wire
 from oubliette.incontainer.bridges import exec_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 STDOUT: Final = 1
 STDERR: Final = 2
@@ -179,7 +184,7 @@ class BridgeTransport(asyncio.Transport):
         return 0 if self._lower is None else self._lower.get_write_buffer_size()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Return the limits at which `drain` waits."""
+        """The limits at which `drain` waits."""
         return (0, 0) if self._lower is None else self._lower.get_write_buffer_limits()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -191,6 +196,31 @@ class BridgeTransport(asyncio.Transport):
         return self._protocol
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return the default: nothing of the lower connection applies to the link."""
+        """The default: nothing of the lower connection applies to the link."""
         _ = name
         return default
+
+
+async def read_until(fd: int, complete: Callable[[bytes], bool]) -> bytes:
+    """Read a pipe until `complete` or its end; it becomes non-blocking, and stays open."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(fd, False)
+    data = b""
+    while not complete(data):
+        turn: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(fd, _wake, turn)
+        try:
+            await turn
+        finally:
+            loop.remove_reader(fd)
+        with contextlib.suppress(BlockingIOError):
+            piece = os.read(fd, 4096)
+            if not piece:
+                break
+            data += piece
+    return data
+
+
+def _wake(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)

@@ -141,7 +141,7 @@ class EngineRuntime(abc.ABC, Generic[C, S]):
 
     @abc.abstractmethod
     def _start_hint(self, container: C, error: str, tail: str) -> str | None:
-        """Return the remedy for a failed start, if its output shows the cause."""
+        """The remedy for a failed start, if its output shows the cause."""
 
     @abc.abstractmethod
     async def _reset(self, container: C) -> None:
@@ -172,12 +172,11 @@ class EngineRuntime(abc.ABC, Generic[C, S]):
         """Query the engine; None: it has no such container."""
 
     @abc.abstractmethod
-    def _info(self, container: C, seen: S) -> ContainerInfo:
-        """Return the engine's report in the form of all runtimes."""
+    def _info(self, container: C, seen: S) -> ContainerInfo: ...
 
     @abc.abstractmethod
     async def _list(self, instance: str) -> Iterable[Listed[S]]:
-        """Return the containers with the label of this instance."""
+        """The containers with the label of this instance."""
 
     # ------------------------------------------------------------------ create
 

@@ -256,7 +256,7 @@ def write_private(path: Path, data: bytes, *, mode: int = 0o600, uid: int | None
 
 
 def closed_folders(path: Path, uid: int) -> list[Path]:
-    """Return the folders on the way to `path`, itself included, that user `uid` may not pass.
+    """The folders on the way to `path`, itself included, that user `uid` may not pass.
 
     Group rights are not counted: our agents are only in their own group.
     """
@@ -295,7 +295,7 @@ def clear_away(folder: Path) -> None:
 
 
 def beside(runtime_dir: Path, suffix: str) -> Path:
-    """Return the path of the file or folder `<8 hex>.<suffix>`."""
+    """The path of the file or folder `<8 hex>.<suffix>`."""
     return runtime_dir.with_name(f"{runtime_dir.name}.{suffix}")
 
 

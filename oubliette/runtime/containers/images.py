@@ -30,7 +30,7 @@ class Imaging:
         self._config = config
 
     def image_of(self, container_type: str, project: Project | None = None) -> str:
-        """Return the image's name, of a type or of a project of that type.
+        """The image's name, of a type or of a project of that type.
 
         Raises:
             InvalidParameter: this runtime does not use images.

@@ -7,15 +7,41 @@ from __future__ import annotations
 
 import contextlib
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from oubliette.runtime.containers import path_json
+import msgspec
+
 from oubliette.runtime.containers.base import ContainerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.runtime.containers.base import ContainerState
+
+T = TypeVar("T")
+
+
+def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Make a decoder of `kind`, whose paths are strings in the JSON."""
+    return msgspec.json.Decoder(kind, dec_hook=_decode)
+
+
+def _encode(value: object) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def _decode(kind: type, value: object) -> Any:
+    if issubclass(kind, Path) and isinstance(value, str):
+        return Path(value)
+    raise TypeError(f"{kind.__name__} has no form in JSON")
+
+
+encoder = msgspec.json.Encoder(enc_hook=_encode)
+"""Encoder of structs whose paths become strings."""
+
 
 LABEL_MADE_OF: Final = "dev.oubliette.made-of"
 """The whole spec as JSON; not shown to others."""
@@ -43,7 +69,7 @@ def name_of(container_id: str) -> str:
 
 
 def state_of(now: Mapping[str, Any]) -> ContainerState:
-    """Return the state in `State` of an inspection."""
+    """The state in `State` of an inspection."""
     return _STATES.get(str(now.get("Status")), "unknown")
 
 
@@ -56,8 +82,8 @@ def seconds(text: object) -> float | None:
 
 
 def write_spec(spec: ContainerSpec) -> str:
-    """Return the value of `LABEL_MADE_OF`."""
-    return path_json.encoder.encode(spec).decode()
+    """The value of `LABEL_MADE_OF`."""
+    return encoder.encode(spec).decode()
 
 
 def read_spec(labels: Mapping[str, str]) -> ContainerSpec:
@@ -69,4 +95,4 @@ def read_spec(labels: Mapping[str, str]) -> ContainerSpec:
     return _decoder.decode(labels.get(LABEL_MADE_OF, "").encode())
 
 
-_decoder = path_json.decoder(ContainerSpec)
+_decoder = decoder(ContainerSpec)

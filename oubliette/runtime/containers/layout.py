@@ -40,10 +40,10 @@ def guest_command(spec: ContainerSpec, hard: Hardening) -> list[str]:
 
 
 def environment(spec: ContainerSpec) -> dict[str, str]:
-    """Return the environment of the guest, inherited by all that it starts except for HOME."""
+    """The environment of the guest, inherited by all that it starts except for HOME."""
     return {**inside_environment(), "HOME": AGENT_HOME, **spec.env}
 
 
 def inside_environment() -> dict[str, str]:
-    """Return the environment variables that every program inside needs."""
+    """The environment variables that every program inside needs."""
     return {"PATH": PATH, "LANG": "C.UTF-8"}

@@ -52,7 +52,7 @@ def options_of(
 
 
 def options_of_new(config: Config, container_type: str | None, name: str) -> ContainerOptions:
-    """Return all options of the containers of a project that is to be created."""
+    """All options of the containers of a project that is to be created."""
     return _options(config, container_type or BASE, (name,))
 
 
@@ -77,7 +77,7 @@ def _options(config: Config, container_type: str, names: tuple[str, ...]) -> Con
 
 
 def accepts_bare(config: Config, project: Project) -> bool:
-    """Return whether containers of that project accept clients without a secret."""
+    """Whether containers of that project accept clients without a secret."""
     return config.relay.accept_bare if project.accept_bare is None else project.accept_bare
 
 

@@ -141,7 +141,7 @@ def installed() -> InstalledRuntimes:
 
 
 def find(name: str) -> RuntimeSpec:
-    """Return the runtime that `containers.runtime = name` selects.
+    """The runtime that `containers.runtime = name` selects.
 
     Raises:
         ConfigError: there is none of that name, or its package cannot be used.
@@ -177,7 +177,7 @@ def lookup(name: str) -> RuntimeSpec | None:
 
 
 def known() -> tuple[RuntimeSpec, ...]:
-    """Return all runtimes, those of programs too."""
+    """All runtimes, those of programs too."""
     return (*installed().specs.values(), *_passed)
 
 
@@ -207,7 +207,7 @@ def passed(runtime: ContainerRuntime | RuntimeSpec | None) -> Generator[RuntimeS
 
 
 def _spec_of(runtime: ContainerRuntime) -> RuntimeSpec:
-    """Return the spec of a runtime that is there already.
+    """The spec of a runtime that is there already.
 
     One without images is taken for a sandbox: its network is `process.network`, with `auto` the
     host's, and it limits no memory. A program whose runtime differs passes a `RuntimeSpec`.
@@ -248,7 +248,7 @@ def check_tables(config: Config) -> None:
 
 
 def make(spec: RuntimeSpec, setup: RuntimeSetup) -> ContainerRuntime:
-    """Return the runtime, not tried yet.
+    """The runtime, not tried yet.
 
     Raises:
         ConfigError: its configuration is invalid, or what a package made is no such runtime.
@@ -293,7 +293,7 @@ def _taken(specs: Mapping[str, RuntimeSpec]) -> set[str]:
 
 
 def _checked(spec: object, taken: set[str]) -> RuntimeSpec:
-    """Return the spec of a package whose names are valid and free.
+    """The spec of a package whose names are valid and free.
 
     Raises:
         ConfigError: it is none, or a name is taken or invalid.

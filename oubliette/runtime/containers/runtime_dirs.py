@@ -37,7 +37,7 @@ _marks = msgspec.json.Decoder(Mark)  # made before threads start: see store/code
 
 
 def spool_of(spec: ContainerSpec) -> Path:
-    """Return the folder for unread output."""
+    """The folder for unread output."""
     return spec.spool_dir or host_paths.beside(spec.runtime_dir, "spool")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from oubliette.errors import ConfigError, OublietteError
-from oubliette.runtime.containers import image_errors, options, registry
+from oubliette.runtime.containers import engine_errors, options, registry
 from oubliette.runtime.containers.images import Imaging, built_from
 from oubliette.runtime.containers.runtime_spec import RuntimeSetup
 
@@ -33,7 +33,7 @@ def order() -> tuple[str, ...]:
 
 
 def make(name: str, config: Config, base: Path, zipapp: Path, home: Path) -> ContainerRuntime:
-    """Return the runtime that `containers.runtime = name` selects, not tried yet.
+    """The runtime that `containers.runtime = name` selects, not tried yet.
 
     Raises:
         ConfigError: there is none of that name, or its package cannot be used.
@@ -149,6 +149,6 @@ async def _lacks_image(runtime: ContainerRuntime, config: Config) -> tuple[str, 
 
 def pull_command(engine: str, image: str) -> str:
     """Return the command that pulls an image, or builds one that no registry has."""
-    if image.startswith(image_errors.BUILT):
-        return image_errors.REBUILD
+    if image.startswith(engine_errors.BUILT):
+        return engine_errors.REBUILD
     return f"{registry.find(engine).pull_prefix} {image}"

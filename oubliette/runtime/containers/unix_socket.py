@@ -23,7 +23,7 @@ Inode: TypeAlias = tuple[int, int]
 
 
 def inode_of(path: Path) -> Inode:
-    """Return the socket that has this name now.
+    """The socket that has this name now.
 
     Raises:
         OSError: there is nothing, or no socket.
@@ -33,7 +33,7 @@ def inode_of(path: Path) -> Inode:
 
 
 def connected(path: Path, inode: Inode | None = None) -> socket.socket:
-    """Return a socket that is connected to `path`, if that is `inode` still.
+    """A socket that is connected to `path`, if that is `inode` still.
 
     Raises:
         OSError: nothing listens there, its backlog is full, or it is no socket or another one.

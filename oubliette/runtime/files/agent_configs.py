@@ -49,7 +49,7 @@ class AgentConfigs:
                 safe_files.write(folder, FILE, _formatted(SHIPPED), 0o600)
 
     def begun_with(self, project: Project) -> AgentConfig:
-        """Return the content of a new project's file: the template, overlaid by its own settings.
+        """The content of a new project's file: the template, overlaid by its own settings.
 
         Raises:
             ConfigError: the template, or the two together, are invalid.

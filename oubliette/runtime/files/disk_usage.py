@@ -68,7 +68,7 @@ def _never() -> bool:
 def measure(
     folders: Iterable[Path], *, seconds: float, stopped: Callable[[], bool] = _never
 ) -> DiskUsage:
-    """Return the disk usage of all `folders`, as `du` counts it. Blocks about `seconds` at most.
+    """The disk usage of all `folders`, as `du` counts it. Blocks about `seconds` at most.
 
     A missing folder counts as empty. It ends early once it is `stopped`.
     """

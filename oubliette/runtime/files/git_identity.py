@@ -23,7 +23,7 @@ def gitconfig(agents: AgentsConfig) -> bytes | None:
 
 
 def variables(agents: AgentsConfig) -> dict[str, str]:
-    """Return the same as variables, for a command that has no HOME of its own."""
+    """The same as variables, for a command that has no HOME of its own."""
     if not (agents.git_name and agents.git_email):
         return {}
     return {

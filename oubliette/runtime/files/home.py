@@ -42,7 +42,7 @@ def prepare(home: Path) -> None:
 
 
 def is_there(home: Path) -> bool:
-    """Return whether the home exists.
+    """Whether the home exists.
 
     Raises:
         ConfigError: this user may not look.

@@ -71,14 +71,14 @@ class Folders:
         self.configs.prepare()
 
     def project(self, project_id: str) -> Path:
-        """Return the folder of a project, mounted at /workspace."""
+        """The folder of a project, mounted at /workspace."""
         return self.projects / project_id
 
     def workspace(self, project_id: str, workspace_id: str) -> Path:
         return self.projects / project_id / "workspaces" / workspace_id
 
     def workspace_root(self, project_id: str, workspace_id: str) -> Path:
-        """Return the folder mounted at /workspace if a workspace has a container of its own.
+        """The folder mounted at /workspace if a workspace has a container of its own.
 
         It holds the workspace's mount point and a link to its `.rlm-context`. It is mounted
         read-only, and the link is followed inside: a replacement of `.rlm-context` by an agent
@@ -93,14 +93,14 @@ class Folders:
         return self.homes / project_id / session_id
 
     def session_homes(self, project_id: str) -> Path:
-        """Return the folder with the HOMEs of a project's sessions, mounted at /home/agent."""
+        """The folder with the HOMEs of a project's sessions, mounted at /home/agent."""
         return self.homes / project_id
 
     def stderr_log(self, session_id: str) -> Path:
         return self.logs / f"{session_id}.stderr.log"
 
     def spool(self, container_id: str) -> Path:
-        """Return the folder where the guest of a container keeps unread output."""
+        """The folder where the guest of a container keeps unread output."""
         return self.spools / container_id
 
     def clear_spools(self, known: Container[str]) -> None:
@@ -210,7 +210,7 @@ class Folders:
         return None
 
     def is_workspace(self, project_id: str, workspace_id: str) -> bool:
-        """Return whether the folder of a workspace is there and can be entered."""
+        """Whether the folder of a workspace is there and can be entered."""
         try:
             with (
                 self._walk(project_id, create=False, uid=-1) as folder,
@@ -222,7 +222,7 @@ class Folders:
             return False
 
     def has_workspace(self, project_id: str, workspace_id: str) -> bool:
-        """Return whether something stands in a workspace's place."""
+        """Whether something stands in a workspace's place."""
         try:
             with (
                 self._walk(project_id, create=False, uid=-1) as folder,
@@ -378,7 +378,7 @@ class Folders:
 
 
 def _context_of(workspace_id: str) -> str:
-    """Return the path of `.rlm-context` of a workspace, relative to /workspace."""
+    """The path of `.rlm-context` of a workspace, relative to /workspace."""
     return f"workspaces/{workspace_id}/{CONTEXT}"
 
 

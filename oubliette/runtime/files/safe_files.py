@@ -34,7 +34,7 @@ GONE: Final = re.compile(r"\.[0-9a-f]{32}\.gone")
 
 @contextlib.contextmanager
 def opened(folder: Path) -> Generator[int]:
-    """Return a descriptor of `folder`, which may not be a link itself.
+    """A descriptor of `folder`, which may not be a link itself.
 
     Raises:
         FileNotFoundError: the folder is missing.
@@ -167,7 +167,7 @@ def own_entry(folder: int, name: str, uid: int) -> None:
 
 
 def read(folder: int, name: str, limit: int = LIMIT) -> bytes:
-    """Return the content of the regular file `name`.
+    """The content of the regular file `name`.
 
     Raises:
         FileNotFoundError: the file is missing.
@@ -305,7 +305,7 @@ def _emptied(parent: int, name: str, *, patient: bool) -> list[str]:
 
 
 def _opened_to_remove(parent: int, name: str) -> int:
-    """Return a descriptor of a folder, which this user may list and write to from now on."""
+    """A descriptor of a folder, which this user may list and write to from now on."""
     try:
         fd = os.open(name, FOLDER, dir_fd=parent)
     except PermissionError as error:

@@ -317,7 +317,7 @@ class ControlLink:
             await self.forget(proc)
 
     async def stats(self) -> dict[str, Any]:
-        """Return the guest's resources: `rss procs links spool_bytes uptime_seconds` and more."""
+        """The guest's resources: `rss procs links spool_bytes uptime_seconds` and more."""
         return await self.request("stats", {})
 
     async def drain(self) -> None:

@@ -76,7 +76,7 @@ def _where(dial: Dial) -> str:
 
 
 async def read_line(reader: StreamReader) -> bytes:
-    """Return one line, with its newline.
+    """One line, with its newline.
 
     Raises:
         GuestRefused: the line is `OUBLIETTE-ERROR …`.

@@ -79,7 +79,6 @@ class FilesDeleted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def folder_page(fields: dict[str, Any]) -> FolderPage:
-    """Return the answer to `list`."""
     entries = [_entry(each) for each in _list(fields, "entries")]
     return FolderPage(
         status=_status(fields),
@@ -89,12 +88,10 @@ def folder_page(fields: dict[str, Any]) -> FolderPage:
 
 
 def file_range(fields: dict[str, Any], data: bytes) -> FileRange:
-    """Return the answer to `read`."""
     return FileRange(status=_status(fields), data=data)
 
 
 def file_written(fields: dict[str, Any]) -> FileWritten:
-    """Return the answer to `write`."""
     received = fields.get("received", fields.get("size", 0))
     return FileWritten(
         created=fields.get("created") is True,
@@ -104,7 +101,6 @@ def file_written(fields: dict[str, Any]) -> FileWritten:
 
 
 def files_deleted(fields: dict[str, Any]) -> FilesDeleted:
-    """Return the answer to `delete`."""
     return FilesDeleted(deleted=_number(fields, "deleted"))
 
 

@@ -47,7 +47,7 @@ class Repositories:
         self.settings = settings
 
     def git(self) -> GitProgram:
-        """Return the program.
+        """The program.
 
         Raises:
             Unavailable: it is not installed.
@@ -61,7 +61,7 @@ class Repositories:
         return git
 
     def of(self, project_id: str, record: ProjectRepository) -> BareRepository:
-        """Return the repository of a project, which may not have been cloned yet."""
+        """The repository of a project, which may not have been cloned yet."""
         return BareRepository(self.folder / project_id / BARE, self.git(), record)
 
     async def source(self, record: ProjectRepository, *, submodules: bool = False) -> RemoteGit:
@@ -104,7 +104,7 @@ class Repositories:
         return RemoteGit(git, access)
 
     async def lfs_content(self, project_id: str, record: ProjectRepository) -> LfsContent:
-        """Return the contents of the files of a project's repository that Git LFS keeps.
+        """The contents of the files of a project's repository that Git LFS keeps.
 
         Raises:
             ConfigError: the credential for its host cannot be read.
@@ -116,7 +116,7 @@ class Repositories:
     async def new_workspace(
         self, project: Project, workspace_id: str, branch: str | None = None
     ) -> WorkspaceClone:
-        """Return a clone for a workspace, which is still to be made.
+        """A clone for a workspace, which is still to be made.
 
         Args:
             project: Its project, which has been cloned.
@@ -153,7 +153,7 @@ class Repositories:
         shutil.rmtree(self._mark(project_id), ignore_errors=True)
 
     def unfinished(self) -> list[str]:
-        """Return the projects whose clone was begun and not ended. Blocks."""
+        """The projects whose clone was begun and not ended. Blocks."""
         return sorted(path.parent.name for path in self.folder.glob(f"*/{CLONING}"))
 
     def clear_unfinished(self, project_id: str) -> None:

@@ -32,7 +32,7 @@ MAX_BRANCH: Final = 200
 
 
 def check_url(url: str, protocols: Collection[str], field: str = "repository.url") -> str:
-    """Return a URL that git may be given.
+    """A URL that git may be given.
 
     Args:
         url: As the user wrote it; `user@host:path` is ssh.
@@ -107,7 +107,7 @@ def without_password(url: str) -> str:
 
 
 def check_branch(name: str, field: str = "repository.branch") -> str:
-    """Return a name that git accepts for a branch.
+    """A name that git accepts for a branch.
 
     Raises:
         InvalidParameter: it does not, or would take it for an option.
@@ -128,7 +128,7 @@ def check_branch(name: str, field: str = "repository.branch") -> str:
 def check_folder(
     path: str, allowed: Collection[str], *, any_folder: bool, field: str = "repository.path"
 ) -> str:
-    """Return the folder of a repository on the server's machine, without links. Blocks.
+    """The folder of a repository on the server's machine, without links. Blocks.
 
     Args:
         path: As the user wrote it.

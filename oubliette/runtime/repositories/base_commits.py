@@ -53,7 +53,7 @@ async def inherit_base(git: GitProgram, repository: Path, source: str, copy: str
 
 
 async def base_of(git: GitProgram, repository: Path, workspace_id: str, first_tree: str) -> str:
-    """Return the commit that a workspace was made of.
+    """The commit that a workspace was made of.
 
     Args:
         git: The program.

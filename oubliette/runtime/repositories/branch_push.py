@@ -170,7 +170,7 @@ class BranchPush:
 
 
 def _receiver(git: str, folder: Path) -> str:
-    """Return the command that takes what is pushed to a folder, as the folder's owner."""
+    """The command that takes what is pushed to a folder, as the folder's owner."""
     command = [git, *_RECEIVE]
     status = folder.stat()
     if os.geteuid() == 0 and status.st_uid != 0:

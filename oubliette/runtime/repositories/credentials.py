@@ -58,7 +58,7 @@ def _entry(entries: Iterable[str], url: str) -> _Entry | None:
 
 
 def credential_for(entries: Iterable[str], url: str) -> HostCredential | None:
-    """Return the credential for an http or https URL, if one is configured. Blocks.
+    """The credential for an http or https URL, if one is configured. Blocks.
 
     Raises:
         ConfigError: its reference cannot be resolved; names it, never its value.
@@ -77,7 +77,7 @@ def credential_for(entries: Iterable[str], url: str) -> HostCredential | None:
 
 
 def key_file_for(entries: Iterable[str], url: str) -> str | None:
-    """Return the file with the key for an ssh URL, if one is configured."""
+    """The file with the key for an ssh URL, if one is configured."""
     scheme, _, _ = host_and_path(url)
     found = _entry(entries, url) if scheme == "ssh" else None
     if found is None or not found.reference.startswith("file:"):

@@ -271,7 +271,7 @@ _NOISE: Final = re.compile(
 def repository_error(
     output: str, *, where: str, host: str, doing: str, first: tuple[ErrorKind, ...] = ()
 ) -> RepositoryError:
-    """Return the error that git's output means.
+    """The error that git's output means.
 
     Args:
         output: What git wrote to its standard error, without secrets.

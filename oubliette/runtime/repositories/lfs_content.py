@@ -304,12 +304,12 @@ class LfsContent:
 
 
 def object_path(store: Path, oid: str) -> Path:
-    """Return the place of a content in a store, as git-lfs has it."""
+    """The place of a content in a store, as git-lfs has it."""
     return store / "objects" / oid[:2] / oid[2:4] / oid
 
 
 def _added(pointer: LfsPointer) -> bytes:
-    """Return the command of `git fast-import` that adds a pointer to a commit."""
+    """The command of `git fast-import` that adds a pointer to a commit."""
     head = "version https://git-lfs.github.com/spec/v1"
     text = f"{head}\noid sha256:{pointer.oid}\nsize {pointer.size}\n"
     return f"M 100644 inline {pointer.oid}\ndata {len(text)}\n{text}\n".encode()

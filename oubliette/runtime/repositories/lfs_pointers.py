@@ -50,7 +50,7 @@ def read_pointer(content: bytes) -> LfsPointer | None:
 async def pointers_in(
     git: GitProgram, repository: Path, tree: str, *, most: int
 ) -> dict[bytes, LfsPointer]:
-    """Return the files of a tree that Git LFS keeps, with what their pointers name.
+    """The files of a tree that Git LFS keeps, with what their pointers name.
 
     Args:
         git: The program.

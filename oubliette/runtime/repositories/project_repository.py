@@ -198,7 +198,7 @@ class BareRepository:
         return tuple(sorted(updated)), tuple(sorted(before.keys() - after.keys()))
 
     async def branches(self) -> list[BranchInfo]:
-        """Return the branches of the other repository, those with the newest commits first."""
+        """The branches of the other repository, those with the newest commits first."""
         form = "%(refname:lstrip=3)%00%(objectname)%00%(committerdate:unix)%00%(subject)"
         output = await self._git.run(
             self.folder,
@@ -225,11 +225,11 @@ class BareRepository:
         return found
 
     def refs(self) -> dict[str, str]:
-        """Return all its refs that name a commit or a tag: name → object. Blocks."""
+        """All its refs that name a commit or a tag: name → object. Blocks."""
         return refs_below(self.folder, "refs/")
 
     async def start_of(self, branch: str | None = None) -> str:
-        """Return the commit at which a workspace begins.
+        """The commit at which a workspace begins.
 
         Raises:
             BranchNotFound: there is no such branch; names some that there are.
@@ -279,12 +279,12 @@ class BareRepository:
         return True
 
     async def dirty(self) -> str | None:
-        """Return the commit with the uncommitted changes, if some came."""
+        """The commit with the uncommitted changes, if some came."""
         found = await self._try(self.folder, "rev-parse", "--verify", "--quiet", DIRTY_REF)
         return found.strip() or None
 
     async def _uses_lfs(self, bare: Path, commit: str) -> bool:
-        """Return whether files of a commit are kept by Git LFS."""
+        """Whether files of a commit are kept by Git LFS."""
         listing, _ = await self._git.piece(
             bare, "ls-tree", "-r", "-z", "--name-only", commit,
             offset=0, most=MAX_LISTED, seconds=SECONDS,
@@ -306,7 +306,7 @@ class BareRepository:
         )
 
     async def _try(self, repository: Path, *arguments: str) -> str:
-        """Return the output of a command that may find nothing."""
+        """The output of a command that may find nothing."""
         try:
             output = await self._git.run(repository, *arguments, seconds=SECONDS)
         except DeadlineExceeded:

@@ -96,5 +96,5 @@ _KINDS: Final[tuple[ErrorKind, ...]] = (
 
 
 def push_error(output: str, *, where: str, host: str, doing: str) -> RepositoryError:
-    """Return the error that git's output means, as `repository_error` does."""
+    """The error that git's output means, as `repository_error` does."""
     return repository_error(output, where=where, host=host, doing=doing, first=_KINDS)

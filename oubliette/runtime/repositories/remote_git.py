@@ -221,5 +221,5 @@ class RemoteGit:
 
 
 def _quoted(word: str) -> str:
-    """Return a word for the shell in which git runs ssh."""
+    """A word for the shell in which git runs ssh."""
     return "'" + word.replace("'", "'\\''") + "'"

@@ -44,7 +44,7 @@ class ServedSnapshots(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def branches_of(refs: Mapping[str, str]) -> dict[str, str]:
-    """Return the refs under which a project's repository is served.
+    """The refs under which a project's repository is served.
 
     Branches are those of the repository that it was cloned from; one of the server's own, which
     has what was merged into it, comes before it. So a plain `git clone` has them all.
@@ -59,7 +59,7 @@ def branches_of(refs: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_sessions(refs: Mapping[str, str], sessions: Collection[str]) -> dict[str, str]:
-    """Return the refs of snapshots without those of sessions that were removed.
+    """The refs of snapshots without those of sessions that were removed.
 
     Args:
         refs: Name → commit.

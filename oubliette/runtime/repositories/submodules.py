@@ -93,7 +93,7 @@ def _is_inside(folder: Path, top: Path) -> bool:
 
 
 async def _commits(folder: Path, remote: RemoteGit, seconds: float) -> dict[str, str]:
-    """Return the paths of the submodules of one checkout, each with its commit."""
+    """The paths of the submodules of one checkout, each with its commit."""
     listed = await remote.run(folder, "ls-files", "-s", "-z", doing=_DOING, seconds=seconds)
     entries = [each.partition(b"\t") for each in listed.split(b"\0")[:-1]]
     return {

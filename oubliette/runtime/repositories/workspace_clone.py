@@ -240,7 +240,7 @@ class WorkspaceClone:
 
 
 def folds_case(folder: Path) -> bool:
-    """Return whether a file system takes names for one that differ in case alone. Blocks."""
+    """Whether a file system takes names for one that differ in case alone. Blocks."""
     return (folder / ".GIT").exists()
 
 

@@ -1,18 +1,70 @@
-"""Ports of what keeps copies of snapshots away from the node."""
+"""Copies of snapshots away from the node: their records, and the ports of what keeps them."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.runtime.snapshots.copy_records import (
-        CopyName,
-        CopyPart,
-        CopyPlace,
-        CopyRecord,
-    )
+PART_ID: Final = re.compile(r"[0-9a-f]{32}")
+"""Ids of parts."""
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}")
+"""Names of copies, and ids of projects."""
+UNSENT: Final = "unsent-"
+"""Beginning of the names of files, in a repository, with a part that is on its way."""
+
+
+class CopyName(msgspec.Struct, frozen=True):
+    """Name of the copy of one repository."""
+
+    project_id: str
+    name: str
+    """Unique in its project, such as the id of a workspace."""
+
+
+class CopyPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of a copy: a bundle of git with what was new when it was sent."""
+
+    id: str
+    bytes: int
+    sha256: str
+
+
+class CopyPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Place of new parts of a copy."""
+
+    holder: str = ""
+    """Node that is to have them; empty: they are where the record is."""
+    whole: bool
+    """Whether it needs all of the copy, as it lacks the parts before."""
+
+
+class CopyRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one copy: its parts in their order, and the snapshot that they end with."""
+
+    version: int
+    """Rises by one with each change."""
+    holder: str = ""
+    """Node that has the parts; empty: they are where the record is."""
+    files: str
+    rest: str
+    """Commits of the newest snapshot."""
+    parts: tuple[CopyPart, ...]
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """Commits of the newest snapshot, by part of its tree."""
+        return {"files": self.files, "rest": self.rest}
+
+    @property
+    def bytes(self) -> int:
+        """Size of all parts."""
+        return sum(part.bytes for part in self.parts)
+
 
 FETCHED: Final = "refs/second"
 """Refs, in a repository, of the newest snapshot of its copy."""
@@ -22,7 +74,7 @@ class SnapshotCopies(Protocol):
     """Copies of repositories. Their owner calls one method at a time for each copy."""
 
     async def exists(self, name: CopyName) -> bool:
-        """Return whether there is a copy.
+        """Whether there is a copy.
 
         Raises:
             OublietteError: the copies cannot be reached.
@@ -62,7 +114,7 @@ class SnapshotCopies(Protocol):
         ...
 
     async def projects(self) -> list[str]:
-        """Return the projects that have copies and may be deleted.
+        """The projects that have copies and may be deleted.
 
         Raises:
             OublietteError: the copies cannot be reached.
@@ -90,7 +142,7 @@ class CopyParts(Protocol):
         ...
 
     async def place(self, name: CopyName, record: CopyRecord | None) -> CopyPlace:
-        """Return the place of new parts: that of the record, as long as it can have them.
+        """The place of new parts: that of the record, as long as it can have them.
 
         Raises:
             OublietteError: there is none now.
@@ -123,7 +175,7 @@ class CopyParts(Protocol):
         ...
 
     async def projects(self) -> list[str]:
-        """Return the projects that are deleted and have copies.
+        """The projects that are deleted and have copies.
 
         Raises:
             OublietteError: the records cannot be reached.

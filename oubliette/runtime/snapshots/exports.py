@@ -105,7 +105,7 @@ class SnapshotExports:
         )
 
     async def piece(self, question: PieceQuestion) -> PieceAnswer:
-        """Return a further piece of a file.
+        """A further piece of a file.
 
         Raises:
             InvalidParameter: there never was such a file.
@@ -170,6 +170,6 @@ def _read(file: Path, offset: int, most: int) -> bytes:
 
 
 def _empty() -> PieceAnswer:
-    """Return the whole of a patch that changes nothing."""
+    """The whole of a patch that changes nothing."""
     digest = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     return PieceAnswer(file="", size=0, sha256=digest, data=b"")

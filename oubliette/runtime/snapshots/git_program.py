@@ -147,7 +147,7 @@ async def run(
 async def _followed(
     process: asyncio.subprocess.Process, given: bytes, follow: Callable[[bytes], object]
 ) -> tuple[bytes, bytes]:
-    """Return the output of a program and the end of its standard error, once it has ended."""
+    """The output of a program and the end of its standard error, once it has ended."""
     assert process.stdin is not None
     assert process.stderr is not None
     output = asyncio.create_task(process.stdout.read() if process.stdout else _nothing())
@@ -485,7 +485,7 @@ class GitProgram:
 
 
 def git_failure(command: str, done: ProgramOutput) -> RuntimeFailure:
-    """Return the error that the end of a command of git means, on a repository of the server."""
+    """The error that the end of a command of git means, on a repository of the server."""
     for pattern, sentence, remedy in _CAUSES:
         found = re.search(pattern, done.errors)
         if found is not None:

@@ -20,8 +20,7 @@ from oubliette.runtime.snapshots.history_records import (
     TurnChanges,
 )
 from oubliette.runtime.snapshots.ignored_files import IgnoredFiles
-from oubliette.runtime.snapshots.named_objects import named_objects
-from oubliette.runtime.snapshots.names import MANIFEST
+from oubliette.runtime.snapshots.ref_files import named_objects
 from oubliette.runtime.snapshots.snapshot_names import (
     EMPTY_TREE,
     at_end,
@@ -30,8 +29,8 @@ from oubliette.runtime.snapshots.snapshot_names import (
     range_of,
     start_of,
 )
-from oubliette.runtime.snapshots.tree_reader import NO_CONTENT
-from oubliette.runtime.snapshots.tree_table import without_content
+from oubliette.runtime.snapshots.workspace.tree_reader import NO_CONTENT
+from oubliette.runtime.snapshots.workspace.tree_table import MANIFEST, without_content
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -80,7 +79,7 @@ class SnapshotHistory:
         self._ignored = IgnoredFiles(repository, git, seconds)
 
     async def snapshots(self, session_id: str) -> list[NamedSnapshot]:
-        """Return the snapshots of a session in the order of its turns.
+        """The snapshots of a session in the order of its turns.
 
         Raises:
             RuntimeFailure: git failed.
@@ -91,7 +90,7 @@ class SnapshotHistory:
         return named(text.decode().splitlines(), below)
 
     async def newest(self, snapshots: Sequence[NamedSnapshot]) -> str:
-        """Return the commit of these snapshots that was taken last.
+        """The commit of these snapshots that was taken last.
 
         Raises:
             RuntimeFailure: git failed.
@@ -176,7 +175,7 @@ class SnapshotHistory:
         return LogAnswer(snapshots=tuple(snapshots), changes=tuple(changes))
 
     async def counts(self, old: str | None, new: str) -> ChangeSize:
-        """Return the size of the changes between two commits.
+        """The size of the changes between two commits.
 
         Args:
             old: Commit; None: an empty workspace.
@@ -189,7 +188,7 @@ class SnapshotHistory:
         return size_of(await change_lines(self._run, self._seconds, old or EMPTY_TREE, new))
 
     async def _counts(self, pairs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], ChangeSize]:
-        """Return the sizes of the changes between trees, all by one process."""
+        """The sizes of the changes between trees, all by one process."""
         asked = "".join(f"{old} {new}\n" for old, new in pairs)
         lines: dict[tuple[str, str], list[str]] = {pair: [] for pair in pairs}
         pair = ("", "")
@@ -202,7 +201,7 @@ class SnapshotHistory:
         return {pair: size_of(found) for pair, found in lines.items()}
 
     async def fork_point(self, question: ForkQuestion) -> ForkAnswer:
-        """Return the snapshot that a fork of a session begins with.
+        """The snapshot that a fork of a session begins with.
 
         Raises:
             NotFound: there is no such snapshot, or no turn has ended yet.
@@ -297,11 +296,11 @@ class SnapshotHistory:
         )
 
     def patch_command(self, between: DiffRange, paths: Sequence[str]) -> tuple[str, ...]:
-        """Return the arguments with which git writes a patch that `git apply` understands."""
+        """The arguments with which git writes a patch that `git apply` understands."""
         return *_DIFF, "--binary", *between.compared, *_selected(paths)
 
     async def left_out(self, question: DiffQuestion, between: DiffRange) -> dict[str, str]:
-        """Return the files that came between two states, but whose content no snapshot has.
+        """The files that came between two states, but whose content no snapshot has.
 
         Raises:
             RuntimeFailure: git failed, or a snapshot is damaged.
@@ -322,7 +321,7 @@ class SnapshotHistory:
         return found
 
     async def changes(self, between: DiffRange, paths: Sequence[str] = ()) -> list[FileChange]:
-        """Return the files that differ between two states, in the order of their paths.
+        """The files that differ between two states, in the order of their paths.
 
         Raises:
             RuntimeFailure: git failed.
@@ -363,7 +362,7 @@ async def change_lines(
 
 
 def size_of(lines: Sequence[str]) -> ChangeSize:
-    """Return the size that is in the lines of git about one comparison."""
+    """The size that is in the lines of git about one comparison."""
     if any(line.startswith(":") for line in lines):
         return len(lines), None, None
     found = {kind: int(count) for line in lines for count, kind in _COUNTS.findall(line)}

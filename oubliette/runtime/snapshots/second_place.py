@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 from oubliette.runtime.snapshots.copies import FETCHED
 from oubliette.runtime.snapshots.git_program import make_repository
-from oubliette.runtime.snapshots.names import PARTS
 from oubliette.runtime.snapshots.snapshot_records import Brought, SnapshotLabel
+from oubliette.runtime.snapshots.workspace.tree_table import PARTS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.runtime.snapshots.copies import SnapshotCopies
-    from oubliette.runtime.snapshots.copy_records import CopyName
+    from oubliette.runtime.snapshots.copies import CopyName, SnapshotCopies
     from oubliette.runtime.snapshots.git_program import GitProgram
     from oubliette.runtime.snapshots.shadow_repository import ShadowRepository
 
@@ -103,7 +102,7 @@ class SecondPlace:
         return found if found.keys() == set(PARTS) else {}
 
     async def _is_newer(self, repository: Path) -> bool:
-        """Return whether the fetched snapshot is newer than the newest one here.
+        """Whether the fetched snapshot is newer than the newest one here.
 
         It is if it comes after that one, or, where both nodes have stored something, by its time.
         """

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.errors import NotFound, RuntimeFailure
 from oubliette.failpoints import failpoint
-from oubliette.runtime.snapshots.copy_records import UNSENT
+from oubliette.runtime.snapshots.copies import UNSENT
 from oubliette.runtime.snapshots.exports import SnapshotExports, remove_old
 from oubliette.runtime.snapshots.git_program import make_repository
-from oubliette.runtime.snapshots.glance import MAX_ENTRIES, Glance, glance
 from oubliette.runtime.snapshots.history import SnapshotHistory
 from oubliette.runtime.snapshots.history_records import (
     DiffAnswer,
@@ -37,7 +36,6 @@ from oubliette.runtime.snapshots.history_records import (
     StatesAnswer,
     StatesQuestion,
 )
-from oubliette.runtime.snapshots.names import PARTS
 from oubliette.runtime.snapshots.ref_files import PACKED, refs_below, remove_locks
 from oubliette.runtime.snapshots.snapshot_names import at_end, named
 from oubliette.runtime.snapshots.snapshot_records import (
@@ -45,8 +43,10 @@ from oubliette.runtime.snapshots.snapshot_records import (
     Snapshot,
     SnapshotLimits,
     StoredSnapshot,
+    check_room,
 )
-from oubliette.runtime.snapshots.stored_size import check_room
+from oubliette.runtime.snapshots.workspace.tree_reader import MAX_ENTRIES, Glance, glance
+from oubliette.runtime.snapshots.workspace.tree_table import PARTS
 from oubliette.runtime.snapshots.workspace_job import GRACE_SECONDS
 from oubliette.runtime.snapshots.workspace_states import states_up_to
 
@@ -168,7 +168,7 @@ class ShadowRepository:
         return glance(self.workspace, enter=not self._large, whole=stored), stored
 
     async def has_end_of(self, label: SnapshotLabel) -> bool:
-        """Return whether a snapshot shows the end of a label's turn."""
+        """Whether a snapshot shows the end of a label's turn."""
         below = f"{REFS['files']}/{label.session_id}/"
         refs = await asyncio.to_thread(refs_below, self.repository, below)
         try:
@@ -180,7 +180,7 @@ class ShadowRepository:
         return True
 
     async def is_unused(self) -> bool:
-        """Return whether the workspace has nothing that a snapshot of it would have.
+        """Whether the workspace has nothing that a snapshot of it would have.
 
         Raises:
             FileNotFoundError: it is gone.
@@ -274,7 +274,7 @@ class ShadowRepository:
         return [StoredSnapshot(ref=ref, commit=commit) for commit, ref in lines]
 
     async def answer(self, question: HistoryQuestion) -> HistoryAnswer:
-        """Return the answer to a question about the snapshots of a session.
+        """The answer to a question about the snapshots of a session.
 
         Raises:
             NotFound: there is no such snapshot.
@@ -320,14 +320,14 @@ class ShadowRepository:
         return await states_up_to(self.repository, self._git, self.history, question, seconds)
 
     async def _has_files(self) -> bool:
-        """Return whether there is a workspace in which there is something to be stored."""
+        """Whether there is a workspace in which there is something to be stored."""
         try:
             return not await self.is_unused()
         except FileNotFoundError:
             return False
 
     async def exists(self) -> bool:
-        """Return whether a snapshot was ever taken."""
+        """Whether a snapshot was ever taken."""
         return await asyncio.to_thread(self._is_there)
 
     def _is_there(self) -> bool:
@@ -491,7 +491,7 @@ def _none_of(session_id: str) -> NotFound:
 
 
 def _by_part(listing: bytes, refs: Mapping[str, str]) -> dict[str, str]:
-    """Return the commits of those of `refs` that `git for-each-ref` has listed."""
+    """The commits of those of `refs` that `git for-each-ref` has listed."""
     lines = (line.partition(" ") for line in listing.decode().splitlines())
     found = {ref: commit for commit, _, ref in lines}
     return {part: found[ref] for part, ref in refs.items() if ref in found}

@@ -13,7 +13,7 @@ from oubliette.runtime.snapshots.git_program import make_repository
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.runtime.snapshots.copy_records import CopyName
+    from oubliette.runtime.snapshots.copies import CopyName
     from oubliette.runtime.snapshots.git_program import GitProgram
 
 _TURNS: Final = ("refs/oubliette/*", "refs/oubliette-rest/*")
@@ -84,7 +84,7 @@ class SharedFolder:
         await self._remove(self._copy(name))
 
     async def projects(self) -> list[str]:
-        """Return the projects that have a folder here.
+        """The projects that have a folder here.
 
         Raises:
             RuntimeFailure: the folder cannot be read.

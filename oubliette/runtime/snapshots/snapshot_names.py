@@ -64,7 +64,7 @@ Point = int | str
 
 
 def named(lines: Iterable[str], prefix: str) -> list[NamedSnapshot]:
-    """Return the snapshots of a session from lines of `git for-each-ref`, in the order of turns.
+    """The snapshots of a session from lines of `git for-each-ref`, in the order of turns.
 
     Args:
         lines: Commit, tree, parents, time and ref, with `|` between them.
@@ -116,7 +116,7 @@ def before_session(snapshots: Sequence[NamedSnapshot]) -> tuple[str, str | None]
 
 
 def start_of(snapshots: Sequence[NamedSnapshot], turn: int) -> tuple[str, str | None]:
-    """Return the state before a turn.
+    """The state before a turn.
 
     Raises:
         NotFound: the turn has no snapshot.
@@ -173,7 +173,7 @@ def at(snapshots: Sequence[NamedSnapshot], point: Point, field: str) -> NamedSna
 
 
 def checkpoint_named(snapshots: Sequence[NamedSnapshot], name: str, field: str) -> NamedSnapshot:
-    """Return the checkpoint with a name that was given to it.
+    """The checkpoint with a name that was given to it.
 
     Raises:
         NotFound: there is none.
@@ -197,7 +197,7 @@ def checkpoint_named(snapshots: Sequence[NamedSnapshot], name: str, field: str) 
 def forked_at(
     snapshots: Sequence[NamedSnapshot], newest: str, point: Point | None
 ) -> NamedSnapshot:
-    """Return the snapshot that a fork begins with.
+    """The snapshot that a fork begins with.
 
     Args:
         snapshots: At least one; without those of a turn that runs, if no point is named.
@@ -226,7 +226,7 @@ def range_of(
     from_turn: Point | None,
     to_turn: Point | None,
 ) -> DiffRange:
-    """Return the two states that a question means.
+    """The two states that a question means.
 
     Args:
         snapshots: All of the session, at least one.

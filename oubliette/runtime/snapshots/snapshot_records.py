@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
+
+from oubliette.errors import LimitExceeded
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Moment = Literal[
     "start", "end", "final", "interrupt", "checkpoint", "branch", "restore", "restored"
@@ -135,3 +141,29 @@ class StoredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     ref: str
     commit: str
+
+
+def check_room(project: Path, limit: int) -> None:
+    """Check that a project may store another snapshot. Blocks for some milliseconds.
+
+    Args:
+        project: Folder of its repositories, which need not exist.
+        limit: Bytes that they may have; 0: no limit.
+
+    Raises:
+        LimitExceeded: they have as many.
+    """
+    if limit and stored_bytes(project) >= limit:
+        raise LimitExceeded(
+            f"the snapshots of this project take all of projects.max_bytes ({limit})",
+            hint="raise it, or go on in another project",
+        )
+
+
+def stored_bytes(project: Path) -> int:
+    """The size of the packs of all repositories in a folder."""
+    size = 0
+    for pack in project.glob("*/objects/pack/*"):
+        with contextlib.suppress(FileNotFoundError):  # many were made one meanwhile
+            size += pack.stat().st_size
+    return size

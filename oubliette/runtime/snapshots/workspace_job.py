@@ -24,7 +24,7 @@ _ROOT: Final = Path(__file__).resolve().parents[3]
 """The folder that has the package."""
 _PROGRAM: Final = (
     f"import sys; sys.path.insert(0, {str(_ROOT)!r});"
-    "from oubliette.runtime.snapshots.job_server import main; main()"
+    "from oubliette.runtime.snapshots.workspace.job_server import main; main()"
 )
 
 

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from oubliette.errors import RuntimeFailure
 from oubliette.runtime.snapshots.history_records import StatesAnswer, UnstoredFile, WorkspaceState
-from oubliette.runtime.snapshots.names import MANIFEST
 from oubliette.runtime.snapshots.snapshot_names import at
-from oubliette.runtime.snapshots.tree_reader import NO_CONTENT
-from oubliette.runtime.snapshots.tree_table import without_content
+from oubliette.runtime.snapshots.workspace.tree_reader import NO_CONTENT
+from oubliette.runtime.snapshots.workspace.tree_table import MANIFEST, without_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +39,7 @@ async def states_up_to(
     question: StatesQuestion,
     seconds: float,
 ) -> StatesAnswer:
-    """Return the states of a workspace up to a snapshot of a session.
+    """The states of a workspace up to a snapshot of a session.
 
     Args:
         repository: Repository with the workspace's snapshots, which exists.

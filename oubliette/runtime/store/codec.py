@@ -35,12 +35,11 @@ def encode(value: object) -> bytes:
 
 
 def decode(kind: type[T], data: bytes) -> T:
-    """Return the record of type `kind` in `data`."""
     return _decoder(kind).decode(data)
 
 
 def decode_payload(data: bytes) -> Any:
-    """Return the value in `data`, without a type."""
+    """The value in `data`, without a type."""
     return _payload_decoder.decode(data)
 
 

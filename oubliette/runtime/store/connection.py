@@ -23,7 +23,7 @@ class Rows(Protocol):
         ...
 
     def fetchone(self) -> Any:
-        """Return the next row, None after the last one."""
+        """The next row, None after the last one."""
         ...
 
     def fetchall(self) -> list[Any]: ...
@@ -65,9 +65,7 @@ class StoreDatabase(Protocol):
         """Cache of popular answers."""
         ...
 
-    def connect_read_only(self) -> StoreConnection:
-        """Return a connection that cannot write; return it with `release`."""
-        ...
+    def connect_read_only(self) -> StoreConnection: ...
 
     def release(self, connection: Any, /) -> None:
         """Close a connection of this database."""

@@ -51,7 +51,7 @@ def _end(connection: StoreConnection) -> str:
 
 
 def project_called(connection: StoreConnection, name: str) -> list[str]:
-    """Return the id of the live project of exactly this name, if there is one."""
+    """The id of the live project of exactly this name, if there is one."""
     rows = connection.execute(
         "SELECT id FROM projects WHERE name = ? AND deleted_at IS NULL", (name,)
     )

@@ -27,5 +27,5 @@ SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint * {EVENTS}
 
 
 def horizon(connection: StoreConnection) -> int:
-    """Return the highest seq up to which the events of this view are complete."""
+    """The highest seq up to which the events of this view are complete."""
     return connection.execute(HORIZON).fetchone()[0]

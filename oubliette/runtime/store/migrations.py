@@ -33,7 +33,7 @@ class Migration(NamedTuple):
 
 
 def released(package: str = MIGRATIONS) -> list[Migration]:
-    """Return the migrations of this release, in order, from version 1 without a gap."""
+    """The migrations of this release, in order, from version 1 without a gap."""
     folder = resources.files(package) / "schema"
     found = sorted(
         Migration(int(match[1]), entry.read_text(encoding="utf-8"))

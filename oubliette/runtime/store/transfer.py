@@ -194,7 +194,7 @@ def _digest(connection: StoreConnection, table: _Copied) -> str:
 
 
 def log_digest(connection: StoreConnection, session_id: str) -> str:
-    """Return a digest of a session's log, the same in every database that has it."""
+    """A digest of a session's log, the same in every database that has it."""
     columns = ", ".join(TABLES[-1].columns.split())
     rows = connection.execute(
         f"SELECT {columns} FROM events WHERE session_id = ? ORDER BY idx",  # noqa: S608 - ours

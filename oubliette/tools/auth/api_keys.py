@@ -143,7 +143,7 @@ class ApiKeys:
     # ------------------------------------------------------------------ checks
 
     def verify(self, key: str, transport: Transport, session_id: str | None = None) -> Token:
-        """Return the token of `key`, if it is valid on this transport and this session's link.
+        """The token of `key`, if it is valid on this transport and this session's link.
 
         What the current task reads from then on, it reads in the turn of the key's principal.
 
@@ -219,7 +219,7 @@ class ApiKeys:
         return expired or token.revoked_at is not None
 
     def while_good(self, token_id: str) -> AbstractAsyncContextManager[None]:
-        """Return the context of what a key does, which is cancelled when the key ends.
+        """The context of what a key does, which is cancelled when the key ends.
 
         Those that have no key, such as the operator, do it without a limit.
 
@@ -453,7 +453,7 @@ def _valid(token: Token | None, *, unknown: bool = False) -> bool:
 
 
 def _later(mine: Token, stored: Token) -> Token:
-    """Return the later state of one token: what is in memory may not be stored yet."""
+    """The later state of one token: what is in memory may not be stored yet."""
     if mine.revoked_at is not None and stored.revoked_at is None:
         return mine
     if mine.principal != UNBOUND and stored.principal == UNBOUND:

@@ -45,7 +45,7 @@ MARKS: Final[dict[Answer, str]] = {
 
 
 def places(tool: Tool) -> tuple[Place, ...]:
-    """Return the places that calls of this tool can name."""
+    """The places that calls of this tool can name."""
     fields = set(tool.params.__struct_fields__)
     if not fields & {"project_id", "session_id"}:
         return ("none",)
@@ -54,7 +54,7 @@ def places(tool: Tool) -> tuple[Place, ...]:
 
 
 def answer(tool: Tool, scope: scopes.Scope, place: Place, transport: Transport) -> Answer:
-    """Return the answer to a key of this scope."""
+    """The answer to a key of this scope."""
     if transport not in tool.transports:
         return "no tool"
     if not tool.allowed(scope, transport):

@@ -72,7 +72,7 @@ def narrower_or_equal(inner: Scope, outer: Scope) -> bool:
 
 
 def minted_scope(text: str, session_project: str, key_project: str | None, creator: Scope) -> Scope:
-    """Return the scope of the key that `api_key_scope` and `api_key_project` ask for.
+    """The scope of the key that `api_key_scope` and `api_key_project` ask for.
 
     It is bound to the session's project unless the creator, unbound itself, names another one or
     `*`.

@@ -60,7 +60,7 @@ async def caller_listen(
     return await services.listen(context, params)
 
 
-@tool(CallerToolProgressParams, Accepted, scope="write", transports=CALLERS, home="live")
+@tool(CallerToolProgressParams, Accepted, scope="write", transports=CALLERS, runs_on="live")
 async def caller_tool_progress(
     services: ToolServices, context: CallContext, params: CallerToolProgressParams
 ) -> Accepted:
@@ -84,7 +84,7 @@ async def caller_tool_progress(
     )
 
 
-@tool(CallerToolResponse, Accepted, scope="write", transports=CALLERS, home="live")
+@tool(CallerToolResponse, Accepted, scope="write", transports=CALLERS, runs_on="live")
 async def caller_tool_response(
     services: ToolServices, context: CallContext, params: CallerToolResponse
 ) -> Accepted:

@@ -142,7 +142,7 @@ async def container_of(
 
 
 def workspace_path(project: Project, workspace_id: str | None) -> str:
-    """Return the path of a workspace in its container, as documented."""
+    """The path of a workspace in its container, as documented."""
     return f"/workspace/workspaces/{workspace_id or project.default_workspace_id}"
 
 
@@ -172,7 +172,7 @@ async def _up(services: ToolServices, actor: Ref, lease: str) -> Any:
     return await actor.ask(Acquire(session_id=lease), timeout=limit)
 
 
-@tool(ContainerStart, ContainerState, scope="write", home="needed")
+@tool(ContainerStart, ContainerState, scope="write", runs_on="needed")
 async def container_start(
     services: ToolServices, context: CallContext, params: ContainerStart
 ) -> ContainerState:
@@ -190,7 +190,7 @@ async def container_start(
     )
 
 
-@tool(ContainerStop, ContainerState, scope="write", destructive=True, home="live")
+@tool(ContainerStop, ContainerState, scope="write", destructive=True, runs_on="live")
 async def container_stop(
     services: ToolServices, context: CallContext, params: ContainerStop
 ) -> ContainerState:
@@ -207,7 +207,7 @@ async def container_stop(
     )
 
 
-@tool(ContainerExec, CommandResult, scope="write", home="needed", enters="named")
+@tool(ContainerExec, CommandResult, scope="write", runs_on="needed", enters="named")
 async def container_exec(
     services: ToolServices, context: CallContext, params: ContainerExec
 ) -> CommandResult:
@@ -235,7 +235,7 @@ async def container_exec(
     return done
 
 
-@tool(ContainerLogs, ContainerText, scope="write", home="live")
+@tool(ContainerLogs, ContainerText, scope="write", runs_on="live")
 async def container_logs(
     services: ToolServices, context: CallContext, params: ContainerLogs
 ) -> ContainerText:

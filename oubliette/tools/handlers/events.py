@@ -74,7 +74,7 @@ class EventPiece(Result, frozen=True, kw_only=True):
     total: Annotated[int, Meta(description="Size of the whole text in bytes.")]
 
 
-@tool(SessionEventsParams, SessionEventsPage, scope="read", read_only=True, home="live")
+@tool(SessionEventsParams, SessionEventsPage, scope="read", read_only=True, runs_on="live")
 async def session_events(
     services: ToolServices, context: CallContext, params: SessionEventsParams
 ) -> SessionEventsPage:

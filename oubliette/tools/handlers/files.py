@@ -15,7 +15,10 @@ from oubliette.actors.container.messages import (
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
 from oubliette.errors import InvalidParameter
-from oubliette.tools.file_contents import (
+from oubliette.tools.handlers.containers import container_in_use, workspace_path
+from oubliette.tools.handlers.projects import visible_project
+from oubliette.tools.schema import response_size
+from oubliette.tools.schema.file_contents import (
     MAX_READ,
     MAX_WRITE,
     Encoding,
@@ -25,9 +28,6 @@ from oubliette.tools.file_contents import (
     path_bytes,
     to_base64,
 )
-from oubliette.tools.handlers.containers import container_in_use, workspace_path
-from oubliette.tools.handlers.projects import visible_project
-from oubliette.tools.schema import response_size
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class FileRemoved(Result, frozen=True, kw_only=True):
     deleted: Annotated[int, Meta(description="Number of files, links and folders.")]
 
 
-@tool(FileList, FileListing, scope="read", read_only=True, home="needed")
+@tool(FileList, FileListing, scope="read", read_only=True, runs_on="needed")
 async def file_list(services: ToolServices, context: CallContext, params: FileList) -> FileListing:
     """List a folder of a workspace by name, or describe a file.
 
@@ -206,7 +206,7 @@ async def file_list(services: ToolServices, context: CallContext, params: FileLi
     )
 
 
-@tool(FileRead, FileContent, scope="read", read_only=True, home="needed")
+@tool(FileRead, FileContent, scope="read", read_only=True, runs_on="needed")
 async def file_read(services: ToolServices, context: CallContext, params: FileRead) -> FileContent:
     """Read a file of a workspace, or a range of its bytes.
 
@@ -238,7 +238,7 @@ async def file_read(services: ToolServices, context: CallContext, params: FileRe
     )
 
 
-@tool(FileWrite, FileSaved, scope="write", destructive=True, home="needed")
+@tool(FileWrite, FileSaved, scope="write", destructive=True, runs_on="needed")
 async def file_write(services: ToolServices, context: CallContext, params: FileWrite) -> FileSaved:
     """Write a file of a workspace whole, replacing it at once, or make a folder.
 
@@ -267,7 +267,7 @@ async def file_write(services: ToolServices, context: CallContext, params: FileW
     return FileSaved(created=done.created, size=done.received, version=done.version or None)
 
 
-@tool(FileDelete, FileRemoved, scope="write", destructive=True, home="needed")
+@tool(FileDelete, FileRemoved, scope="write", destructive=True, runs_on="needed")
 async def file_delete(
     services: ToolServices, context: CallContext, params: FileDelete
 ) -> FileRemoved:
@@ -287,7 +287,7 @@ async def file_delete(
 
 
 def _content(params: FileWrite) -> bytes:
-    """Return the bytes to write, once it is certain what the call means."""
+    """The bytes to write, once it is certain what the call means."""
     given = [name for name in ("text", "data") if getattr(params, name) is not None]
     if params.folder:
         if given or params.upload is not None:

@@ -85,7 +85,7 @@ def _imaging(services: ToolServices) -> Imaging:
     return services.imaging
 
 
-@tool(ContainerRefresh, ImageState, scope="write", home="needed")
+@tool(ContainerRefresh, ImageState, scope="write", runs_on="needed")
 async def container_refresh(
     services: ToolServices, context: CallContext, params: ContainerRefresh
 ) -> ImageState:
@@ -120,7 +120,7 @@ async def container_refresh(
     return ImageState(image=image, state="fetched", log_tail=said[-TAIL:])
 
 
-@tool(ContainerSnapshot, StoredImage, scope="write", home="live")
+@tool(ContainerSnapshot, StoredImage, scope="write", runs_on="live")
 async def container_snapshot(
     services: ToolServices, context: CallContext, params: ContainerSnapshot
 ) -> StoredImage:

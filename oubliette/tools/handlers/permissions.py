@@ -100,7 +100,7 @@ def _view(context: CallContext, found: OpenPermission) -> PermissionInfo:
     )
 
 
-@tool(PermissionResponse, Accepted, scope="write", transports=PERSONS, home="live")
+@tool(PermissionResponse, Accepted, scope="write", transports=PERSONS, runs_on="live")
 async def permission_response(
     services: ToolServices, context: CallContext, params: PermissionResponse
 ) -> Accepted:

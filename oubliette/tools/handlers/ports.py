@@ -88,7 +88,7 @@ class PortPage(Result, frozen=True, kw_only=True):
     ports: tuple[PortView, ...]
 
 
-@tool(PortOpen, PortOpened, scope="write", transports=AT_OWNERS, home="needed", enters="named")
+@tool(PortOpen, PortOpened, scope="write", transports=AT_OWNERS, runs_on="needed", enters="named")
 async def port_open(services: ToolServices, context: CallContext, params: PortOpen) -> PortOpened:
     """Let a browser reach what listens on a port of a session's container, on loopback.
 
@@ -129,7 +129,7 @@ async def port_open(services: ToolServices, context: CallContext, params: PortOp
     )
 
 
-@tool(PortClose, PortClosed, scope="write", transports=AT_OWNERS, home="live")
+@tool(PortClose, PortClosed, scope="write", transports=AT_OWNERS, runs_on="live")
 async def port_close(services: ToolServices, context: CallContext, params: PortClose) -> PortClosed:
     """Close an open port of a session: its connections are cut, and its cookies end."""
     session = await own_session(services, context, params.session_id)
@@ -138,7 +138,7 @@ async def port_close(services: ToolServices, context: CallContext, params: PortC
     return PortClosed(session_id=session.id, port=params.port, closed=closed)
 
 
-@tool(PortList, PortPage, scope="read", read_only=True, home="live")
+@tool(PortList, PortPage, scope="read", read_only=True, runs_on="live")
 async def port_list(services: ToolServices, context: CallContext, params: PortList) -> PortPage:
     """List the open ports of a session; the links that let a browser in are not shown."""
     session = await visible_session(services, context, params.session_id)

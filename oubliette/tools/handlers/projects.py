@@ -29,12 +29,11 @@ from oubliette.runtime.repositories.workspace_clone import CHECKOUT_SECONDS
 from oubliette.tools.auth import scopes
 from oubliette.tools.auth.permission_answers import check_setting
 from oubliette.tools.clone_progress import receiving
-from oubliette.tools.idempotency import claim
 from oubliette.tools.lost_trees import check_discard
-from oubliette.tools.models import known
 from oubliette.tools.schema.response_size import fitting
-from oubliette.tools.schema.views import project_view
+from oubliette.tools.schema.views import known, project_view
 from oubliette.tools.services import project_not_found
+from oubliette.tools.spawn_options import claim
 from oubliette.tools.spec import Result, tool
 from oubliette.tools.user_rights import check_project_name
 
@@ -77,7 +76,7 @@ class Options(Result, frozen=True, kw_only=True):
     scopes: tuple[str, ...]
 
 
-@tool(ProjectCreate, ProjectView, scope="write", unbound=True, home="new")
+@tool(ProjectCreate, ProjectView, scope="write", unbound=True, runs_on="new")
 async def project_create(
     services: ToolServices, context: CallContext, params: ProjectCreate
 ) -> ProjectView:
@@ -135,7 +134,7 @@ def _creation(
     )
 
 
-@tool(ProjectUpdate, ProjectView, scope="write", unbound=True, home="needed")
+@tool(ProjectUpdate, ProjectView, scope="write", unbound=True, runs_on="needed")
 async def project_update(
     services: ToolServices, context: CallContext, params: ProjectUpdate
 ) -> ProjectView:
@@ -205,7 +204,7 @@ async def project_get(
     return project_view(project, containers, progress=progress, problem=problem)
 
 
-@tool(ProjectDelete, ProjectDeleted, scope="write", destructive=True, home="needed")
+@tool(ProjectDelete, ProjectDeleted, scope="write", destructive=True, runs_on="needed")
 async def project_delete(
     services: ToolServices, context: CallContext, params: ProjectDelete
 ) -> ProjectDeleted:
@@ -236,7 +235,7 @@ async def project_options(services: ToolServices, context: CallContext, params: 
 async def visible_project(
     services: ToolServices, context: CallContext, project_id: str
 ) -> records.Project:
-    """Return the project, if it exists and the key reaches it.
+    """The project, if it exists and the key reaches it.
 
     Raises:
         NotFound: one answer for both.

@@ -1,4 +1,4 @@
-"""Tools that end what has begun: a turn, a session, the log of an ended session."""
+"""Tools that end what has begun: a session, the log of an ended session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from msgspec import Meta
 
-from oubliette.actors.messages import EndSession, InterruptSession
+from oubliette.actors.messages import EndSession
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
 from oubliette.errors import NotFound, SessionHandover, Unavailable
@@ -18,7 +18,8 @@ from oubliette.records import TERMINAL
 from oubliette.runtime.store.operations import PurgeSession
 from oubliette.tools.call_at_home import call_at_home
 from oubliette.tools.handlers.projects import visible_project
-from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, SessionOne, visible_session
+from oubliette.tools.handlers.session_interrupt import SessionStatus
+from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, visible_session
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from oubliette.tools.spec import CallContext
     from oubliette.tools.tool_result import ToolResult
 
-INTERRUPT_SECONDS: Final = 30.0
 END_SECONDS: Final = 15.0
 
 
@@ -38,13 +38,6 @@ class SessionEnd(Params, frozen=True, kw_only=True):
     tree: Annotated[
         bool, Meta(description="End its descendants too, in the projects that the key reaches.")
     ] = False
-
-
-class SessionStatus(Result, frozen=True, kw_only=True):
-    """Result of `session_interrupt` and `session_end`."""
-
-    session_id: str
-    status: str
 
 
 class SessionEnded(SessionStatus, frozen=True, kw_only=True):
@@ -77,19 +70,7 @@ class CleanedUp(Result, frozen=True, kw_only=True):
     deleted: Annotated[int, Meta(description="Number of deleted sessions.")]
 
 
-@tool(SessionOne, SessionStatus, scope="write", home="live")
-async def session_interrupt(
-    services: ToolServices, context: CallContext, params: SessionOne
-) -> SessionStatus:
-    """Interrupt the running turn of a session; the session stays. No running turn is no error."""
-    session = await visible_session(services, context, params.session_id)
-    status: str = session.status
-    if services.session_ref(session.id) is not None:
-        status = await services.ask_session(session.id, InterruptSession(), INTERRUPT_SECONDS)
-    return SessionStatus(session_id=session.id, status=status)
-
-
-@tool(SessionEnd, SessionEnded, scope="write", destructive=True, home="live")
+@tool(SessionEnd, SessionEnded, scope="write", destructive=True, runs_on="live")
 async def session_end(
     services: ToolServices, context: CallContext, params: SessionEnd
 ) -> SessionEnded:
@@ -120,7 +101,7 @@ async def session_end(
         ended.update(zip((each.id for each in found), statuses, strict=True))
 
 
-@tool(SessionCleanup, CleanedUp, scope="write", destructive=True, home="live")
+@tool(SessionCleanup, CleanedUp, scope="write", destructive=True, runs_on="live")
 async def session_cleanup(
     services: ToolServices, context: CallContext, params: SessionCleanup
 ) -> CleanedUp:
@@ -202,7 +183,7 @@ async def _end_at_home(
 
 
 def _answered(result: ToolResult) -> dict[str, Any]:
-    """Return the answer of another machine.
+    """The answer of another machine.
 
     Raises:
         Unavailable: it is an error.
@@ -215,7 +196,7 @@ def _answered(result: ToolResult) -> dict[str, Any]:
 async def _tree(
     services: ToolServices, context: CallContext, root: records.Session
 ) -> list[records.Session]:
-    """Return the session and its descendants in projects that the key reaches.
+    """The session and its descendants in projects that the key reaches.
 
     One that it reaches may be below one that it does not.
     """

@@ -48,7 +48,9 @@ ASK_MARGIN: Final = 30.0
 AT_CALLERS: Final[frozenset[Transport]] = CALLERS | frozenset[Transport]({"control"})
 
 
-@tool(SessionMap, MapResults, scope="write", transports=AT_CALLERS, home="needed", enters="named")
+@tool(
+    SessionMap, MapResults, scope="write", transports=AT_CALLERS, runs_on="needed", enters="named"
+)
 async def session_map(
     services: ToolServices, context: CallContext, params: SessionMap
 ) -> MapResults:
@@ -89,7 +91,7 @@ class _Map:
             group.create_task(self._part(number, group))
 
     def _fitting(self) -> int:
-        """Return the number of agents that fit into the memory of one container."""
+        """The number of agents that fit into the memory of one container."""
         services, project = self._services, self._project
         room = services.imaging.memory_mb(project) if services.imaging is not None else None
         if room is None or project.workspace_isolation:

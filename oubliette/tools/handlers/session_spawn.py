@@ -15,12 +15,12 @@ from oubliette.kit.retry import ask_with_retry
 from oubliette.records import AgentChoice, made_of, same_fields
 from oubliette.tools.handlers.projects import check_offer, visible_project
 from oubliette.tools.handlers.sessions import HANDOVER_SECONDS, own_session
-from oubliette.tools.idempotency import claim
 from oubliette.tools.spawn_options import (
+    agent_api_key,
     branch_in,
     branch_source,
+    claim,
     provided_tools,
-    session_key,
     shared_tree,
 )
 from oubliette.tools.spec import Result, tool
@@ -78,7 +78,7 @@ class Spawned(Result, frozen=True, kw_only=True):
     ] = None
 
 
-@tool(SessionSpawn, Spawned, scope="write", home="needed", enters="named")
+@tool(SessionSpawn, Spawned, scope="write", runs_on="needed", enters="named")
 async def session_spawn(
     services: ToolServices, context: CallContext, params: SessionSpawn
 ) -> Spawned:
@@ -98,7 +98,7 @@ async def session_spawn(
     )
 
 
-@tool(SessionMessage, Spawned, scope="write", home="needed", enters="named")
+@tool(SessionMessage, Spawned, scope="write", runs_on="needed", enters="named")
 async def session_message(
     services: ToolServices, context: CallContext, params: SessionMessage
 ) -> Spawned:
@@ -152,7 +152,7 @@ async def spawn(
     source = await branch_source(services, context, params, project_id, session_id)
     caller_id, tools = await provided_tools(services, context, params, project_id)
     ref = await services.project_ref(project_id)
-    async with session_key(services, context, params, project_id) as key:
+    async with agent_api_key(services, context, params, project_id) as key:
         message = SpawnSession(
             principal=context.principal,
             prompt=prompt,
@@ -181,7 +181,7 @@ async def spawn(
             SessionHandover,
             seconds=HANDOVER_SECONDS,
         )
-        await key.taken_by(answer.session_id)
+        await key.bind_to(answer.session_id)
     spawned = made_of(answer, Spawned)
     if source is None:
         return spawned

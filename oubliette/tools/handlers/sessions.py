@@ -16,9 +16,8 @@ from oubliette.records import TERMINAL, made_of
 from oubliette.runtime.store import queries
 from oubliette.tools.event_queries import listing_facts
 from oubliette.tools.handlers.projects import visible_project
-from oubliette.tools.models import model_of
 from oubliette.tools.schema.response_size import fitting
-from oubliette.tools.schema.views import session_view
+from oubliette.tools.schema.views import model_of, session_view
 from oubliette.tools.services import session_not_found
 from oubliette.tools.session_waits import waiting_of
 from oubliette.tools.spec import Result, tool
@@ -76,7 +75,7 @@ class SessionPage(Result, frozen=True, kw_only=True):
     ]
 
 
-@tool(SessionOne, SessionDetail, scope="read", read_only=True, home="live")
+@tool(SessionOne, SessionDetail, scope="read", read_only=True, runs_on="live")
 async def session_get(
     services: ToolServices, context: CallContext, params: SessionOne
 ) -> SessionDetail:
@@ -146,7 +145,7 @@ async def _waits(
 async def visible_session(
     services: ToolServices, context: CallContext, session_id: str
 ) -> records.Session:
-    """Return the session, if it exists and the key reaches its project.
+    """The session, if it exists and the key reaches its project.
 
     Raises:
         NotFound: one answer for both.

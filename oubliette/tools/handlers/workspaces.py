@@ -69,7 +69,7 @@ async def workspace_list(
     )
 
 
-@tool(WorkspaceOne, WorkspaceDeleted, scope="write", destructive=True, home="needed")
+@tool(WorkspaceOne, WorkspaceDeleted, scope="write", destructive=True, runs_on="needed")
 async def workspace_delete(
     services: ToolServices, context: CallContext, params: WorkspaceOne
 ) -> WorkspaceDeleted:

@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.config.secret_names import remote_to_show
-from oubliette.contract.project import (
-    ProjectContainer,
-    ProjectView,
-    RepositoryInfo,
-    WorkspaceView,
-)
+from oubliette.contract.project import ProjectContainer, ProjectView, RepositoryInfo, WorkspaceView
 from oubliette.contract.session import SessionView, Usage
 from oubliette.records import made_of
 from oubliette.tools.schema import response_size
@@ -19,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from oubliette import records
+    from oubliette.config.schema import Config
+    from oubliette.records import Session
 
 MAX_EVENT: Final = response_size.MAX_PARTS - 1000
 """Maximum bytes of an event in a message; larger ones are sent as a reference."""
@@ -70,14 +67,12 @@ def _repository_view(
 
 
 def workspace_view(workspace: records.Workspace) -> WorkspaceView:
-    """Return the view of a workspace."""
     return made_of(workspace, WorkspaceView)
 
 
 def session_view(
     session: records.Session, last_index: int, children: Iterable[str], *, short: bool = False
 ) -> SessionView:
-    """Return the view of a session. Long texts are truncated, to 2,000 bytes if `short`."""
     most = response_size.SHORT_TEXT if short else response_size.MAX_TEXT
     return made_of(
         session,
@@ -118,3 +113,21 @@ def event_view(
     if "version" in event.data:  # of the agent, in `ready`; `version` is that of the event
         head = {"agent_version": event.data["version"], **head}
     return {**event.data, **head}
+
+
+def configured(config: Config, agent: str) -> str | None:
+    """Return the model of that agent's section; None: the agent's own choice."""
+    section = getattr(config, agent.removesuffix("-acp"), None)
+    model = getattr(section, "model", None)
+    return model if isinstance(model, str) else None
+
+
+def model_of(config: Config, session: Session) -> str | None:
+    """The model of a session: its own, else that of its agent's section."""
+    return session.model or configured(config, session.agent)
+
+
+def known(config: Config, agents: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the models of the sections of `agents`; sessions may name others."""
+    found = (configured(config, agent) for agent in agents)
+    return tuple(dict.fromkeys(model for model in found if model is not None))

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from oubliette import ids
 from oubliette.actors.container.guest_connection import (
+    ContainerRefs,
     GetGuestConnection,
     GuestConnection,
     GuestConnectionState,
-    UnitRefs,
 )
 from oubliette.actors.container.messages import ForgetProcess
 from oubliette.actors.context import ActorContext
@@ -350,10 +350,12 @@ class World:
         self.system.spawn(Recorder, seen, answer, name=name)
         return seen
 
-    def unit(self, guest: GuestConnectionState) -> UnitRefs:
+    def unit(self, guest: GuestConnectionState) -> ContainerRefs:
         """The refs of a container's actors, of which the one called `socket` is played."""
         self.system.spawn(FakeSocket, guest, [], name="socket")
-        return UnitRefs(socket=self.system.ref("socket"), container=self.system.ref("container"))
+        return ContainerRefs(
+            socket=self.system.ref("socket"), container=self.system.ref("container")
+        )
 
     def open_guest(self, guest: GuestConnectionState) -> FakeGuest:
         """A container runs, and the SocketActor of `guest` has yet to hear of it."""

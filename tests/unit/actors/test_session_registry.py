@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.actors.container.unit import KeepApiKey
+from oubliette.actors.container.supervisor import KeepApiKey
 from oubliette.actors.session_registry import (
     REGISTRY,
     EnterSession,

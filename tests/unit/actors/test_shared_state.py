@@ -14,13 +14,13 @@ import pytest
 
 import oubliette.actors
 from oubliette import records
-from oubliette.actors.container.guest_connection import GuestConnection, UnitRefs
+from oubliette.actors.container.guest_connection import ContainerRefs, GuestConnection
 from oubliette.actors.container.messages import ContainerKey
 from oubliette.actors.context import ActorContext
-from oubliette.actors.exploration.messages import OpenExploration
 from oubliette.actors.session.messages import OpenLink
 from oubliette.actors.session_registry import SessionRegistry, SessionTable
 from oubliette.actors.subscriptions.stored_cursor import SubscriptionPlan
+from oubliette.actors.tree.messages import OpenTree
 from oubliette.config.schema import CallersConfig
 from oubliette.kit import Actor
 
@@ -34,10 +34,10 @@ FROZEN = {
         ActorContext,
         CallersConfig,
         ContainerKey,
-        OpenExploration,
+        OpenTree,
         OpenLink,
         SubscriptionPlan,
-        UnitRefs,
+        ContainerRefs,
         records.CallerRequest,
         records.Limits,
         records.Project,

@@ -11,11 +11,11 @@ import pytest
 
 import oubliette
 from oubliette.actors.container.messages import GetContainer
-from oubliette.actors.exploration.messages import GetUsage
-from oubliette.actors.exploration.supervisor import ExplorationsActor
 from oubliette.actors.messages import GetSession
 from oubliette.actors.project.supervisor import ProjectsActor
 from oubliette.actors.store import outages
+from oubliette.actors.tree.messages import GetUsage
+from oubliette.actors.tree.supervisor import TreesActor
 from oubliette.kit import ChildSpec, Supervisor
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_each_actor_that_does_something_at_its_start_is_in_the_table_or_needs_no
 def begin(world: World) -> None:
     children = [
         ChildSpec(name=name, cls=cls, args=(world.context,), known_as=name)
-        for name, cls in (("explorations", ExplorationsActor), ("projects", ProjectsActor))
+        for name, cls in (("trees", TreesActor), ("projects", ProjectsActor))
     ]
     world.system.spawn(Supervisor, children, max_restarts=5, within=60.0, name="root")
 
@@ -85,7 +85,7 @@ async def test_what_reads_at_its_start_is_there_once_the_database_is_back(
     unit = f"projects/{session.project_id}/base"
     assert await world.system.ref(f"{unit}/container").ask(GetContainer()) is None
     assert (await found.ask(GetSession())).status == "idle"
-    tree = world.system.ref(f"explorations/{TREE}")
+    tree = world.system.ref(f"trees/{TREE}")
     await world.until(tree.is_alive, seconds=1.0)
     assert (await tree.ask(GetUsage()))["max_agents"] == 1
     assert world.system.ref("root").incarnation == root

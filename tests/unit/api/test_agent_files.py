@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from oubliette.api import agent_files
-from oubliette.api.agent_files import files_of
-from oubliette.api.bad_agent import BadAgent
+from oubliette.api.agent_files import BadAgent, files_of
 
 ROOT = Path(__file__).parents[3]
 SOURCE = """

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from oubliette.api.bad_agent import BadAgent
+from oubliette.api.agent_files import BadAgent
 from oubliette.api.own_agent import AgentFunction, agent
 
 

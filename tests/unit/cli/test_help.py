@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from oubliette.cli import main
-from oubliette.cli.examples import EXAMPLES
+from oubliette.cli.main import EXAMPLES
 from oubliette.version import __version__
 from tests.unit.cli.command_line import Run
 

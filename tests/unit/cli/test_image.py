@@ -15,7 +15,7 @@ import pytest
 
 from oubliette.cli.client import tools
 from oubliette.cli.terminal import output, progress
-from oubliette.runtime.containers.docker.pull_progress import ImageProgress, share_of
+from oubliette.runtime.containers.docker.image_progress import ImageProgress, share_of
 from tests.unit.cli.command_line import Run
 
 FIRST_WORDS = ["image"]

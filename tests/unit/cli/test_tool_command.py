@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from oubliette.cli import image, project, session, token, tool_command, workspace
-from oubliette.cli.client import tools
-from oubliette.cli.tool_command import CommandParameter, ToolCommand
+from oubliette.cli import image, project, session, token
+from oubliette.cli.client import tool_command, tools
+from oubliette.cli.client.tool_command import CommandParameter, ToolCommand
 from oubliette.contract import validation
 from oubliette.tools.registry import TABLE, input_schema, output_schema
 from tests.unit.cli.command_line import Run
 
 ROWS = {
     each.example: each
-    for module in (image, project, session, token, workspace)
+    for module in (image, project, session, token)
     for each in vars(module).values()
     if isinstance(each, ToolCommand)
 }

@@ -47,7 +47,7 @@ class Homes:
         self.unfit: set[str] = set()
         """Projects that were taken over and do not fit here."""
         self.system = world.system
-        world.record("explorations")
+        world.record("trees")
 
     async def projects_here(self) -> frozenset[str]:
         return frozenset(self.here)

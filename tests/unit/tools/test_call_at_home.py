@@ -255,7 +255,7 @@ async def test_a_call_for_a_project_that_lives_elsewhere_is_not_carried_out(two:
 
 
 @pytest.mark.parametrize(
-    "tool", [each for each in TABLE.values() if each.home != "local"], ids=lambda each: each.name
+    "tool", [each for each in TABLE.values() if each.runs_on != "local"], ids=lambda each: each.name
 )
 @pytest.mark.parametrize("scope", ["admin", "read"])
 async def test_the_answer_is_the_one_that_the_home_gives(tool: Any, scope: str) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from oubliette.config.schema import CallersConfig
 from oubliette.contract.agent_options import ToolDefinition
 from oubliette.errors import InvalidParameter
-from oubliette.tools.caller_tools import normalised
+from oubliette.tools.tools_offered_by_caller import normalised
 
 LIMITS = CallersConfig()
 

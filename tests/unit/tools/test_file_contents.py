@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.errors import InvalidParameter
-from oubliette.tools.file_contents import encoded, name_text, path_bytes
 from oubliette.tools.schema import response_size
+from oubliette.tools.schema.file_contents import encoded, name_text, path_bytes
 
 INSIDE = "/workspace/workspaces/w"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oubliette.config.schema import Config, DroidConfig, OpencodeConfig
-from oubliette.tools.models import configured, known
+from oubliette.tools.schema.views import configured, known
 
 CONFIG = Config(opencode=OpencodeConfig(model="anthropic/big"), droid=DroidConfig(model="small"))
 

@@ -273,7 +273,7 @@ class AcpAdapter(AcpHandshake):
 
 
 def _option(options: object, wanted: str) -> str | None:
-    """Return the agent's option of this kind, `allow` or `reject`, preferring this once."""
+    """The agent's option of this kind, `allow` or `reject`, preferring this once."""
     offered = cast("list[Any]", options) if isinstance(options, list) else []
     found: dict[str, str] = {}
     for option in map(object_of, offered):

@@ -182,7 +182,7 @@ class AcpHandshake(HandshakeAdapter, abc.ABC):
 
 
 def request(name: str, method: str, params: Json) -> bytes:
-    """Return a request whose id shows its purpose."""
+    """A request whose id shows its purpose."""
     return line_of({"jsonrpc": "2.0", "id": name, "method": method, "params": params})
 
 

@@ -77,7 +77,7 @@ _PROGRAMS: Final[dict[str, Known]] = {
 
 
 def known(command: Sequence[str]) -> Known:
-    """Return the entry for the program of a command line: itself, by `npx` or by a path.
+    """The entry for the program of a command line: itself, by `npx` or by a path.
 
     A package of npm is recognised by its folder: `node …/claude-agent-acp/dist/index.js`.
     """

@@ -18,7 +18,7 @@ _DETAIL: Final = 250  # characters of arguments that are shown as they are
 
 
 def asks_for(tool: str, call: Json, arguments: Json) -> str:
-    """Return the scope of a decision for the session: this tool with exactly these arguments.
+    """The scope of a decision for the session: this tool with exactly these arguments.
 
     If the agent sends only a title, the same title does not prove the same request: each gets a
     scope of its own.
@@ -43,6 +43,6 @@ def asks_for(tool: str, call: Json, arguments: Json) -> str:
 
 
 def _line(text: str) -> str:
-    """Return the text on one line, without terminal control characters."""
+    """The text on one line, without terminal control characters."""
     kept = "".join(each if each.isprintable() else " " for each in text)
     return " ".join(kept.split())

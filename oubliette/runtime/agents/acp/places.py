@@ -93,7 +93,7 @@ def _is_plain(path: str) -> bool:
 
 
 def files_of(entries: Sequence[str], section: str, session: AgentSession) -> tuple[AgentFile, ...]:
-    """Return the current files of `entries`.
+    """The current files of `entries`.
 
     Raises:
         ConfigError: a source cannot be read; names it.

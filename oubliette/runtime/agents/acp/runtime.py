@@ -134,7 +134,6 @@ class AcpRuntime(StreamExecution):
         return self._mounts + program + self._given
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Return the configured command line."""
         first, *more = (placed(word, self._given, inside) for word in self._command)
         program = self._program.inside(inside) if self._program is not None else first
         return AgentCommand(
@@ -157,7 +156,6 @@ class AcpRuntime(StreamExecution):
 
     @property
     def _known(self) -> Known:
-        """Return the treatment of repositories' settings."""
         if self._trusts:
             return Known(obeys="whatever a repository says in its settings (trust_repository)")
         return known(self._command)
@@ -165,7 +163,7 @@ class AcpRuntime(StreamExecution):
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
-        """Return an adapter that opens a session with our MCP server and those of the project."""
+        """An adapter that opens a session with our MCP server and those of the project."""
         chosen = msgspec.structs.replace(
             opening(session, inside, self._known),
             model=session.model or self._model,

@@ -67,7 +67,7 @@ class DroidRuntime(ConfiguredProgram):
         return f"custom:{model}-0" if model and self._config.get("base_url") else model
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Return the command: settings without secrets in its HOME, the rest in the environment.
+        """The command: settings without secrets in its HOME, the rest in the environment.
 
         The effective settings are passed by `--settings`: a repository's own override those of
         HOME, and could name programs to start, or another address for the model's key.
@@ -126,7 +126,7 @@ class DroidRuntime(ConfiguredProgram):
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> DroidAdapter:
-        """Return an adapter that opens a session.
+        """An adapter that opens a session.
 
         Its MCP servers are named again here: a session that names some does not watch files for
         more, and its own are started even if a later release distrusted those of the settings.

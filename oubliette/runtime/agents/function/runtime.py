@@ -88,7 +88,7 @@ class FunctionRuntime(StreamExecution):
         return Availability(ok=True)
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Return the command of the runner, with the packages of the image's interpreter.
+        """The command of the runner, with the packages of the image's interpreter.
 
         Raises:
             ProgramOutOfReach: the agent's user may not read the packages of its program.

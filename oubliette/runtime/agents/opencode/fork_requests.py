@@ -37,7 +37,6 @@ class ForkRequests:
         self._copy = ""
 
     def first(self) -> bytes | None:
-        """Return the first request; None: the session is no fork."""
         if self._of is None:
             return None
         path = f"/session/{self._of.agent_session_id}/message"

@@ -29,7 +29,7 @@ _CUT_SHORT: Final = "the model's answer was cut at its limit of tokens"
 
 
 def stamp_of(turn: int) -> str:
-    """Return the end of a prompt's message id, by which its messages name it as their parent."""
+    """The end of a prompt's message id, by which its messages name it as their parent."""
     return f"{STAMP}{turn:0{_DIGITS}}"
 
 
@@ -110,7 +110,7 @@ class PartsAdapter(HandshakeAdapter):
         return [*events, *self._started()]
 
     def _end_lost(self, number: int | None) -> list[Event]:
-        """Return the end of the running turn if a later one has begun: its own was lost."""
+        """The end of the running turn if a later one has begun: its own was lost."""
         if number is None or not self._begun or number <= self._turn:
             return []
         return self._ended(self._turn)

@@ -147,7 +147,6 @@ class OpencodeAcpRuntime(OpencodeProgram):
         return "opencode-acp"
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Return the command of a program of ours that becomes OpenCode."""
         program = f"--program={self._program.inside(inside)}"
         return AgentCommand(
             argv=(*inside.program(SUBCOMMAND), program),
@@ -158,7 +157,7 @@ class OpencodeAcpRuntime(OpencodeProgram):
     def adapter(
         self, session: AgentSession, inside: Inside, state: Mapping[str, Any] | None = None
     ) -> AcpAdapter:
-        """Return an adapter that opens a session with our MCP server and those of the project."""
+        """An adapter that opens a session with our MCP server and those of the project."""
         # What `opencode acp` 1.18 forks stays in the other session's folder, and takes no prompt.
         about = Known(obeys=self.obeys, forks=False)
         return AcpAdapter(opening(session, inside, about), state)

@@ -14,7 +14,7 @@ _BAD: Final = 300
 def request_line(
     name: str, method: str, path: str, body: Json | None = None, **for_the_bridge: str | bool
 ) -> bytes:
-    """Return the line of a request, whose answer has the same name."""
+    """The line of a request, whose answer has the same name."""
     request: Json = {"id": name, "method": method, "path": path, **for_the_bridge}
     if body is not None:
         request["body"] = body
@@ -35,5 +35,4 @@ def reason_of(answer: Json) -> str:
 
 
 def list_of(value: object) -> list[Any]:
-    """Return `value` if it is a list, else an empty one."""
     return cast("list[Any]", value) if isinstance(value, list) else []

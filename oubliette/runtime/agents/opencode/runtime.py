@@ -37,7 +37,7 @@ class OpencodeRuntime(OpencodeProgram):
         )
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Return the command of the bridge, which starts the server and generates its password."""
+        """The command of the bridge, which starts the server and generates its password."""
         settings = self._settings(session)
         settings["mcp"] = _servers(session, inside)
         program = f"--program={self._program.inside(inside)}"

@@ -57,7 +57,7 @@ class ScriptedAdapter:
         self.steps = 0
 
     def feed(self, data: bytes, offset: int) -> list[AgentEvent]:
-        """Return one event per non-empty line. Each message counts as a step."""
+        """One event per non-empty line. Each message counts as a step."""
         found: list[AgentEvent] = []
         for line in self._cutter.feed(data, offset):
             for event in _events(line):
@@ -141,7 +141,6 @@ class ScriptedRuntime(StreamExecution):
         return Availability(ok=True)
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:
-        """Return the command of the zipapp."""
         return AgentCommand(
             argv=inside.program("scripted-agent"),
             env=base_environment(session, inside),

@@ -36,7 +36,7 @@ _RELAY_DIR_BYTES: Final = MIB
 
 
 def option(name: str, value: str) -> list[str]:
-    """Return one option with its value.
+    """One option with its value.
 
     Raises:
         ValueError: the value cannot be an argument of a program.
@@ -47,7 +47,7 @@ def option(name: str, value: str) -> list[str]:
 
 
 def name_of(container_id: str) -> str:
-    """Return the name of a container of ours.
+    """The name of a container of ours.
 
     Raises:
         InvalidParameter: the id does not form a valid name.
@@ -59,17 +59,17 @@ def name_of(container_id: str) -> str:
 
 
 def processors(cpus: float) -> str:
-    """Return the number of processors, rounded up."""
+    """The number of processors, rounded up."""
     return str(max(1, math.ceil(cpus)))
 
 
 def memory(size: int) -> str:
-    """Return the memory in MiB, rounded up."""
+    """The memory in MiB, rounded up."""
     return f"{max(1, math.ceil(size / MIB))}M"
 
 
 def volume(mount: Mount) -> list[str]:
-    """Return the option for a folder or file of this machine.
+    """The option for a folder or file of this machine.
 
     Raises:
         InvalidParameter: its path cannot be written.
@@ -92,7 +92,7 @@ def tmpfs(target: str, size: int, mode: str = "1777") -> list[str]:
 
 
 def published(host: Path) -> list[str]:
-    """Return the option for the relay's socket.
+    """The option for the relay's socket.
 
     Raises:
         InvalidParameter: its path cannot be written.
@@ -107,20 +107,20 @@ def published(host: Path) -> list[str]:
 
 
 def network(name: str) -> list[str]:
-    """Return the options for a network that was checked before."""
+    """The options for a network that was checked before."""
     if name == "none":
         return ["--network", "none", "--no-dns"]
     return [] if name == "bridge" else option("--network", name)
 
 
 def inside_environment() -> dict[str, str]:
-    """Return the environment variables that every program inside needs."""
+    """The environment variables that every program inside needs."""
     found = layout.inside_environment()
     return {**found, "PATH": found["PATH"].replace(layout.BIN, f"{KIT}/bin")}
 
 
 def environment(spec: ContainerSpec) -> dict[str, str]:
-    """Return the environment of the guest, inherited by all that it starts except for HOME."""
+    """The environment of the guest, inherited by all that it starts except for HOME."""
     return {**layout.environment(spec), **inside_environment(), **spec.env}
 
 

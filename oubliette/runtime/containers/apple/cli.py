@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oubliette.errors import DeadlineExceeded, OublietteError
-from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound, EngineRefused
+from oubliette.runtime.containers.engine_errors import EngineMissing, EngineNotFound, EngineRefused
 
 if TYPE_CHECKING:
     from asyncio import StreamReader
@@ -149,7 +149,7 @@ class AppleCli:
 
 
 def explained(step: str, done: Done) -> OublietteError:
-    """Return the error that explains a failed call."""
+    """The error that explains a failed call."""
     message = done.error_text
     low = message.lower()
     if "xpc connection error" in low or "container system start" in low:

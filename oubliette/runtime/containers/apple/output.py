@@ -79,7 +79,7 @@ def _seen(entry: object) -> Seen | None:
 
 
 def seconds(value: object) -> float | None:
-    """Return a date of either generation as a wall-clock second."""
+    """A date of either generation as a wall-clock second."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return EPOCH_2001 + value
     if isinstance(value, str):
@@ -89,7 +89,7 @@ def seconds(value: object) -> float | None:
 
 
 def versions(text: bytes) -> list[str]:
-    """Return the versions of the program and, if they run, of its services (`system version`)."""
+    """The versions of the program and, if they run, of its services (`system version`)."""
     with contextlib.suppress(msgspec.MsgspecError):
         read = msgspec.json.decode(text)
         entries = cast("list[object]", read) if isinstance(read, list) else [read]

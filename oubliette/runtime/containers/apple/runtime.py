@@ -43,8 +43,8 @@ from oubliette.runtime.containers.base import (
     Mount,
     RuntimeStatus,
 )
+from oubliette.runtime.containers.engine_errors import EngineMissing
 from oubliette.runtime.containers.engine_runtime import EngineContainer, EngineRuntime, Listed
-from oubliette.runtime.containers.errors import EngineMissing
 from oubliette.runtime.containers.labels import LABEL_MADE_OF, write_spec
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class AppleRuntime(EngineRuntime[_AppleContainer, Seen]):
         return self._info(container, Seen(id=container.name, state="stopped", labels={}))
 
     def _bundle_dir(self) -> Path:
-        """Return the folder of the zipapp and its wrappers, made if it is missing."""
+        """The folder of the zipapp and its wrappers, made if it is missing."""
         tools = guest_bundle.install(
             self._base, self._zipapp, python="python3", inside=apple_argv.ZIPAPP
         )
@@ -276,7 +276,7 @@ class AppleRuntime(EngineRuntime[_AppleContainer, Seen]):
         return True
 
     async def _hold(self, container: _AppleContainer) -> ExitWatch:
-        """Return the exit watch of a running container, opened if there is none."""
+        """The exit watch of a running container, opened if there is none."""
         async with container.opening:
             if container.exit_watch is None or not container.exit_watch.alive:
                 container.exit_watch = await ExitWatch.open(self._cli, container.name)
@@ -331,7 +331,7 @@ class AppleRuntime(EngineRuntime[_AppleContainer, Seen]):
         )
 
     async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
-        """Return the end of what the guest wrote to its standard streams."""
+        """The end of what the guest wrote to its standard streams."""
         return await self._services.logs(self._get(container_id).name, tail)
 
     def dial(self, info: ContainerInfo) -> Dial:

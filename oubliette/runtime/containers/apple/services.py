@@ -14,7 +14,7 @@ from oubliette.runtime.containers.apple import argv as apple_argv
 from oubliette.runtime.containers.apple import cli as apple_cli
 from oubliette.runtime.containers.apple import output
 from oubliette.runtime.containers.base import ImageInfo, Logs, RuntimeStatus
-from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound
+from oubliette.runtime.containers.engine_errors import EngineMissing, EngineNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -174,7 +174,7 @@ class AppleServices:
                 raise
 
     async def list_all(self) -> list[Seen]:
-        """Return all containers, including those of other programs."""
+        """All containers, including those of other programs."""
         argv = ["list", "--all", "--format", "json"]
         return output.containers(await self._cli.call("list containers", argv))
 
@@ -187,7 +187,7 @@ class AppleServices:
         return next((each for each in output.containers(reply) if each.id == name), None)
 
     async def logs(self, name: str, tail: int) -> Logs:
-        """Return the last lines of its first process's output, at most `LOG_BYTES`."""
+        """The last lines of its first process's output, at most `LOG_BYTES`."""
         if tail <= 0:
             return Logs(text="")
         raw = await self._cli.call("read the logs", ["logs", "-n", str(tail + 1), name])

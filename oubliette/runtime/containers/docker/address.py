@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from oubliette.runtime.containers.errors import EngineMissing
+from oubliette.runtime.containers.engine_errors import EngineMissing
 
 Flavour = Literal["docker", "podman"]
 FLAVOURS: Final[tuple[Flavour, ...]] = get_args(Flavour)
@@ -37,7 +37,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
     verify: bool = True
 
     def context(self) -> ssl.SSLContext:
-        """Return an SSL context, for our own requests.
+        """An SSL context, for our own requests.
 
         Raises:
             EngineMissing: a file is missing or not a certificate.
@@ -82,7 +82,7 @@ class EngineAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(flavour: Flavour, configured: str | None = None) -> EngineAddress:
-    """Return the address of the engine that this server uses.
+    """The address of the engine that this server uses.
 
     Raises:
         EngineMissing: the named context does not exist, or the address is of an unsupported

@@ -38,12 +38,12 @@ def network(api: Any, name: str) -> Any:
 
 
 def labelled(api: Any, label: str) -> Any:
-    """Return all containers with `name=value`, running or not."""
+    """All containers with `name=value`, running or not."""
     return api.containers(all=True, filters={"label": [label]})
 
 
 def read_logs(api: Any, engine_id: str, tail: int) -> bytes:
-    """Return the last lines of its first process's output."""
+    """The last lines of its first process's output."""
     return api.logs(engine_id, stdout=True, stderr=True, tail=tail)
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from oubliette.errors import OublietteError, RuntimeFailure
 from oubliette.runtime.containers.docker import address as docker_address
-from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound, EngineRefused
+from oubliette.runtime.containers.engine_errors import EngineMissing, EngineNotFound, EngineRefused
 
 if TYPE_CHECKING:
     import ssl
@@ -58,7 +58,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sdk() -> Any:
-    """Return the docker SDK.
+    """The docker SDK.
 
     Raises:
         EngineMissing: the SDK is not installed.
@@ -106,7 +106,7 @@ class Engine:
         return self._address
 
     def connect(self, *, timeout: float = CALL_SECONDS) -> Any:
-        """Return a new `docker.APIClient`. Blocks.
+        """A new `docker.APIClient`. Blocks.
 
         Raises:
             EngineMissing: no engine answers; the hint has a remedy.
@@ -150,7 +150,7 @@ class Engine:
             raise self._explained("connect", error) from error
 
     async def version(self) -> str:
-        """Return the version of the API that both sides support, for paths: `v1.41`."""
+        """The version of the API that both sides support, for paths: `v1.41`."""
         return await self.call("ask for its version", _api_version)
 
     async def call(
@@ -195,7 +195,7 @@ class Engine:
             raise self._explained(step, error) from error
 
     def _explained(self, step: str, error: Exception) -> OublietteError:
-        """Return the error that explains this one of the SDK or of a library below."""
+        """The error that explains this one of the SDK or of a library below."""
         import requests
 
         docker: Any = sdk()
@@ -229,7 +229,7 @@ class Engine:
         return RuntimeFailure(f"{self.flavour}: {step}: {error!r}")
 
     async def facts(self) -> Facts:
-        """Return the facts that the engine reports of itself, queried once.
+        """The facts that the engine reports of itself, queried once.
 
         Raises:
             EngineMissing: the engine does not answer.
@@ -248,7 +248,7 @@ class Engine:
 
 @functools.cache
 def _client_class(docker: Any) -> Any:
-    """Return the SDK's client class, made to ignore variables that are meant for the web.
+    """The SDK's client class, made to ignore variables that are meant for the web.
 
     REQUESTS_CA_BUNDLE would replace the engine's own authority (requests prefers it to that of a
     session), HTTP_PROXY would insert a proxy, and our own requests use neither.

@@ -44,7 +44,7 @@ def request(
     labels: Mapping[str, str],
     flavour: Flavour,
 ) -> dict[str, Any]:
-    """Return the body of the engine's create call (Docker API 1.41).
+    """The body of the engine's create call (Docker API 1.41).
 
     `hard` is for specs without their own hardening.
     """

@@ -13,7 +13,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from oubliette.runtime.containers.bridge_transport import STDERR, STDOUT
-from oubliette.runtime.containers.errors import EngineNotFound, EngineRefused
+from oubliette.runtime.containers.engine_errors import EngineNotFound, EngineRefused
 
 if TYPE_CHECKING:
     from oubliette.runtime.containers.docker.client import Engine

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 import structlog
 
 from oubliette.errors import InvalidParameter, OublietteError, RuntimeFailure
-from oubliette.runtime.containers import image_errors
+from oubliette.runtime.containers import engine_errors
 from oubliette.runtime.containers.base import ImageInfo, Logs
 from oubliette.runtime.containers.docker.client import EngineNotFound, EngineRefused, sdk
+from oubliette.runtime.containers.docker.image_progress import ImageProgress
 from oubliette.runtime.containers.docker.progress_stream import work
-from oubliette.runtime.containers.docker.pull_progress import ImageProgress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 def not_there(flavour: str, image: str) -> RuntimeFailure:
-    return image_errors.ImageNotFound(
+    return engine_errors.ImageNotFound(
         f"{flavour} has no image {image}",
         hint=f"{flavour} pull {image}, or build it with image_rebuild, or set containers.image",
     )
@@ -85,15 +85,15 @@ async def pull(
             query = {"fromImage": repository, "tag": tag}
             await reports.follow(work(engine, "/images/create", query, headers=headers))
     except TimeoutError as error:
-        raise image_errors.pull_timeout(
+        raise engine_errors.pull_timeout(
             engine.flavour, image, timeout, reports.progress.line
         ) from error
     except (EngineRefused, EngineNotFound) as error:
-        raise image_errors.pull_failed(engine.flavour, image, error.message) from error
+        raise engine_errors.pull_failed(engine.flavour, image, error.message) from error
 
 
 def _login(api: Any, repository: str) -> dict[str, str]:
-    """Return the credentials that `login` has stored for the registry of `repository`."""
+    """The credentials that `login` has stored for the registry of `repository`."""
     auth: Any = sdk().auth
     registry, _ = auth.resolve_repository_name(repository)
     header = auth.get_config_header(api, registry)
@@ -130,9 +130,9 @@ async def build(
                 headers = {"Content-Type": "application/x-tar"}
                 await reports.follow(work(engine, "/build", query, headers=headers, body=context))
     except TimeoutError as error:
-        raise image_errors.build_timeout(image, timeout, reports.tail(5)) from error
+        raise engine_errors.build_timeout(image, timeout, reports.tail(5)) from error
     except (EngineRefused, EngineNotFound) as error:
-        raise image_errors.build_failed(image, error.message, reports.tail(20)) from error
+        raise engine_errors.build_failed(image, error.message, reports.tail(20)) from error
     return Logs(text=reports.tail(LOG_LINES), truncated=reports.count > LOG_LINES)
 
 
@@ -150,7 +150,7 @@ async def drop_replaced(engine: Engine, image_id: str) -> None:
 
 
 def _context(folder: Path) -> BinaryIO:
-    """Return a tar of the folder, without files named by its `.dockerignore`."""
+    """A tar of the folder, without files named by its `.dockerignore`."""
     utils: Any = sdk().utils
     if not (folder / "Dockerfile").is_file():
         raise InvalidParameter(f"there is no Dockerfile in {folder}", field="folder")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from oubliette.errors import RuntimeFailure
 from oubliette.runtime.containers import layout, runtime_dirs
 from oubliette.runtime.containers.base import RELAY_DIR, RELAY_SOCKET
+from oubliette.runtime.containers.bridge_transport import read_until
 from oubliette.runtime.containers.docker import exec_bridge
 from oubliette.runtime.containers.docker.exec_stream import STDOUT, open_stream
-from oubliette.runtime.containers.pipes import read_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.base import ContainerInfo, ContainerSpec, Dial
     from oubliette.runtime.containers.docker.address import Flavour
     from oubliette.runtime.containers.docker.client import Engine, Facts
-    from oubliette.runtime.containers.errors import EngineRefused
+    from oubliette.runtime.containers.engine_errors import EngineRefused
 
 
 Sockets = Literal["auto", "mount", "bridge"]
@@ -67,13 +67,13 @@ def choose(engine: Engine, facts: Facts, wanted: Sockets) -> bool | tuple[str, s
 
 
 def bridge_user(user: str) -> str:
-    """Return the user of bridges into containers of `user` (`uid:gid`)."""
+    """The user of bridges into containers of `user` (`uid:gid`)."""
     uid, _, gid = user.partition(":")
     return f"{uid}:{BRIDGE_GID if gid != str(BRIDGE_GID) else BRIDGE_GID - 1}"
 
 
 def dial(engine: Engine, info: ContainerInfo) -> Dial:
-    """Return how links reach the relay."""
+    """Way of links to the relay."""
     user = info.handle.get(HANDLE)
     if user is None:
         return info.runtime_dir / RELAY_SOCKET
@@ -161,7 +161,7 @@ def shape_bridged(body: dict[str, Any], flavour: Flavour) -> None:
 
 
 def explained(engine: Engine, error: EngineRefused) -> RuntimeFailure:
-    """Return the error for the engine's refusal of a container: maybe folders are not shared."""
+    """The error for the engine's refusal of a container: maybe folders are not shared."""
     if "bind source path does not exist" not in error.message:
         return error
     return RuntimeFailure(

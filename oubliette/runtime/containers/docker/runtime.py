@@ -24,8 +24,8 @@ from oubliette.errors import (
 )
 from oubliette.failpoints import failpoint
 from oubliette.runtime.containers import (
+    engine_errors,
     guest_bundle,
-    image_errors,
     layout,
     runtime_dirs,
     validation,
@@ -46,8 +46,8 @@ from oubliette.runtime.containers.docker import api, commits, create_body, image
 from oubliette.runtime.containers.docker.client import Engine, Facts
 from oubliette.runtime.containers.docker.create_body import Hardening, HostPaths
 from oubliette.runtime.containers.docker.events import EngineEvents
+from oubliette.runtime.containers.engine_errors import EngineMissing, EngineNotFound, EngineRefused
 from oubliette.runtime.containers.engine_runtime import EngineContainer, EngineRuntime, Listed
-from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound, EngineRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,7 +169,6 @@ class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
     # ------------------------------------------------------------------ images
 
     async def image(self, image: str) -> ImageInfo | None:
-        """Return the engine's details of it."""
         return await images.look(self._engine, image)
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
@@ -362,7 +361,7 @@ class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
         return ""
 
     def _start_hint(self, container: _DockerContainer, error: str, tail: str) -> str | None:
-        return image_errors.python_hint(container.spec.image, f"{error}{tail}")
+        return engine_errors.python_hint(container.spec.image, f"{error}{tail}")
 
     async def _reset(self, container: _DockerContainer) -> None:
         with contextlib.suppress(OublietteError):
@@ -450,7 +449,7 @@ class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
         )
 
     async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
-        """Return the end of what the guest wrote to its standard streams."""
+        """The end of what the guest wrote to its standard streams."""
         return await self._logs(self._get(container_id), tail)
 
     async def _logs(self, container: _DockerContainer, tail: int) -> Logs:

@@ -78,7 +78,7 @@ def _lives(pid: int) -> bool:
 
 
 def find_living(instance: str, *, sandboxed: bool) -> dict[str, Living]:
-    """Return the guests of `instance` by container id.
+    """The guests of `instance` by container id.
 
     An agent in a sandbox cannot pass for one: only the guest is process 1 of a pid namespace
     directly below ours. Nor can other users: it must run as we do.

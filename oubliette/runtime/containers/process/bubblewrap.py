@@ -84,7 +84,7 @@ def arguments(
     info_fd: int | None = None,
     status_fd: int | None = None,
 ) -> list[str]:
-    """Return the whole argv. `data` maps files inside to descriptors of their content.
+    """The whole argv. `data` maps files inside to descriptors of their content.
 
     `sources` maps the targets of mounts to descriptors of their sources, `filter_fd` is one of the
     filter of system calls; bwrap closes all of them.
@@ -184,7 +184,7 @@ def _system() -> list[str]:
 
 
 def _tried() -> list[str]:
-    """Return the paths that are bound if the machine has them."""
+    """The paths that are bound if the machine has them."""
     return ["/nix/store", *(f"/etc/{name}" for name in _ETC)]
 
 
@@ -200,7 +200,7 @@ def passwd(uid: int) -> bytes:
 
 
 def group(gid: int) -> bytes:
-    """Return the `/etc/group` for it."""
+    """The `/etc/group` for it."""
     lines = ["root:x:0:", "nogroup:x:65534:"]
     if gid not in {0, 65534}:
         lines.append(f"agent:x:{gid}:")

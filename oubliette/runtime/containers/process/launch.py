@@ -19,7 +19,7 @@ import msgspec
 
 from oubliette.errors import DeadlineExceeded, RuntimeFailure
 from oubliette.incontainer.io import linux
-from oubliette.runtime.containers.pipes import read_until
+from oubliette.runtime.containers.bridge_transport import read_until
 from oubliette.runtime.containers.process import procfs
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class NoNetwork(RuntimeFailure):
 
 
 def _unbreakable_pipe() -> tuple[int, int]:
-    """Return a pipe without a broken-pipe error: its writing end can also read.
+    """A pipe without a broken-pipe error: its writing end can also read.
 
     bwrap ends if it cannot write its output because its server was killed, and its child would then
     wait for it indefinitely.
@@ -134,7 +134,7 @@ async def launch(
 
 
 def start_thread() -> ThreadPoolExecutor:
-    """Return the one thread that starts containers, without the keys of who started the server.
+    """The one thread that starts containers, without the keys of who started the server.
 
     The session keyring is a thread's own, and all that it starts keeps it: over exec, into
     every namespace, as every user. Only this thread leaves it: the server may need its keys.

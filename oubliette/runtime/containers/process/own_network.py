@@ -34,7 +34,7 @@ def why_not() -> str | None:
 
 
 def keeper(python: str, pid: int, ports: Sequence[int], *, root: bool) -> list[str]:
-    """Return the command line that gives the sandbox with process `pid` a network.
+    """The command line that gives the sandbox with process `pid` a network.
 
     `ports` of the machine's loopback interface are reached at the same ports of the sandbox's.
     """

@@ -50,7 +50,7 @@ def identify(pid: int) -> HostProcess | None:
 
 
 def is_alive(process: HostProcess) -> bool:
-    """Return whether this very process still runs and is no zombie."""
+    """Whether this very process still runs and is no zombie."""
     return identify(process.pid) == process
 
 

@@ -280,7 +280,7 @@ class ProcessRuntime:
         return self._info(self._get(container_id))
 
     async def logs(self, container_id: str, *, tail: int = 1000) -> Logs:
-        """Return the end of what bwrap and the guest wrote to their standard streams."""
+        """The end of what bwrap and the guest wrote to their standard streams."""
         path = self._get(container_id).plan.log
         text, truncated = await asyncio.to_thread(state_file.tail, path, tail)
         return Logs(text=text, truncated=truncated)
@@ -293,7 +293,7 @@ class ProcessRuntime:
         return self._info(container)
 
     def dial(self, info: ContainerInfo) -> Dial:
-        """Return its socket, a file on this machine."""
+        """Its socket, a file on this machine."""
         return info.runtime_dir / RELAY_SOCKET
 
     async def adopt(self, instance: str) -> list[ContainerInfo]:

@@ -165,7 +165,7 @@ def _in_sandbox(
     sources: Mapping[str, int],
     filter_fd: int | None,
 ) -> Sequence[str]:
-    """Return the command line of bubblewrap that runs `command`."""
+    """The command line of bubblewrap that runs `command`."""
     spec = plan.spec
     return bubblewrap.arguments(
         bubblewrap.Sandbox(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from oubliette.runtime.containers import host_paths, path_json
+from oubliette.runtime.containers import host_paths, labels
 from oubliette.runtime.containers.base import ContainerSpec
 from oubliette.runtime.containers.process.procfs import HostProcess
 
@@ -36,13 +36,13 @@ class StoredContainer(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
 
 
-_decoder = path_json.decoder(StoredContainer)
+_decoder = labels.decoder(StoredContainer)
 
 
 def save(record: StoredContainer) -> None:
     """Write it atomically."""
     host_paths.write_private(
-        host_paths.beside(record.spec.runtime_dir, "json"), path_json.encoder.encode(record)
+        host_paths.beside(record.spec.runtime_dir, "json"), labels.encoder.encode(record)
     )
 
 

@@ -111,7 +111,7 @@ def program() -> bytes | None:
 
 
 def compiled(machine: Machine) -> bytes:
-    """Return the filter as the kernel takes it."""
+    """The filter as the kernel takes it."""
     code: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _AUDIT),
         # Calls of another architecture, as of 32-bit programs, have other numbers.

@@ -29,7 +29,7 @@ _SWEEPS: Final = 20
 
 
 def stranger(sandbox: str) -> int | None:
-    """Return the user that needs access to the agents' files: without a sandbox nothing is mounted.
+    """The user that needs access to the agents' files: without a sandbox nothing is mounted.
 
     None if they are mounted, and if agents run as the server's own user.
     """
@@ -37,7 +37,7 @@ def stranger(sandbox: str) -> int | None:
 
 
 def places(mounts: tuple[Mount, ...], runtime_dir: str) -> dict[str, str]:
-    """Return the real paths of the mounts' targets."""
+    """The real paths of the mounts' targets."""
     return {
         "/mcp": runtime_dir,
         **{mount.target.rstrip("/"): str(mount.source) for mount in mounts},

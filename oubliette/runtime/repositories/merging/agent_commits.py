@@ -98,7 +98,7 @@ class AgentCommits:
         self.commits.append(SessionCommit(state, commit, self._head, message, state.commit, what))
 
     async def had(self, tip: str) -> int:
-        """Return the number of the first commits that a branch has already.
+        """The number of the first commits that a branch has already.
 
         Raises:
             RuntimeFailure: git failed.
@@ -131,7 +131,7 @@ class AgentCommits:
 
 
 async def agent_commits(room: MergeRoom, base: str, head: str) -> list[AgentCommit]:
-    """Return the commits that `head` has and `base` has not, oldest first.
+    """The commits that `head` has and `base` has not, oldest first.
 
     Raises:
         LimitExceeded: there are too many.

@@ -131,7 +131,7 @@ class BranchMerge:
     async def _computed(
         self, room: MergeRoom, request: MergeRequest, outcome: MergeOutcome
     ) -> MergeOutcome:
-        """Return the outcome, for which everything is in the room.
+        """The outcome, for which everything is in the room.
 
         Raises:
             Conflicted: there are conflicts.

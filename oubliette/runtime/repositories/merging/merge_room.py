@@ -208,7 +208,7 @@ class MergeRoom:
 
 
 def _quoted(path: str) -> str:
-    """Return a path for a list of them, which has colons between."""
+    """A path for a list of them, which has colons between."""
     if ":" not in path and not path.startswith('"'):
         return path
     escaped = path.replace("\\", "\\\\").replace('"', '\\"')

@@ -47,7 +47,7 @@ class Merger:
         self._now = now
 
     async def merged(self, tip: str, commits: list[SessionCommit], had: int) -> str:
-        """Return the commit of the branch with all of `commits`, of which it has the first.
+        """The commit of the branch with all of `commits`, of which it has the first.
 
         Raises:
             Conflicted: they cannot be merged.

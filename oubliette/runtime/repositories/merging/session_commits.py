@@ -108,7 +108,7 @@ class SessionCommits:
         ]
 
     async def had(self, tip: str) -> int:
-        """Return the number of the commits whose changes a branch has already.
+        """The number of the commits whose changes a branch has already.
 
         Raises:
             RuntimeFailure: git failed.
@@ -122,7 +122,7 @@ class SessionCommits:
 
 
 async def snapshots_in(room: MergeRoom, base: str, tip: str) -> set[str]:
-    """Return the snapshots that commits of a branch name which are not in the base.
+    """The snapshots that commits of a branch name which are not in the base.
 
     Raises:
         RuntimeFailure: git failed.
@@ -133,7 +133,7 @@ async def snapshots_in(room: MergeRoom, base: str, tip: str) -> set[str]:
 
 
 def trailers(session_id: str, turn: str, snapshots: str) -> str:
-    """Return the end of a message, which has the origin of a commit."""
+    """The end of a message, which has the origin of a commit."""
     return f"{SESSION}: {session_id}\n{TURN}: {turn}\n{SNAPSHOT}: {snapshots}\n"
 
 

@@ -21,7 +21,7 @@ from oubliette.runtime.repositories.merging.lfs_files import (
     written_content,
 )
 from oubliette.runtime.repositories.merging.stored_forms import GITATTRIBUTES, store_forms
-from oubliette.runtime.snapshots.names import placed
+from oubliette.runtime.snapshots.workspace.tree_table import placed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,7 +79,7 @@ class StateTrees:
         self._links: frozenset[bytes] = frozenset()
 
     async def tree_of(self, state: WorkspaceState) -> StateTree:
-        """Return the tree of a state.
+        """The tree of a state.
 
         Raises:
             RuntimeFailure: git failed.
@@ -110,7 +110,7 @@ class StateTrees:
         return StateTree(tree, frozenset(skipped & added), left_out)
 
     async def changes_to(self, tree: str) -> list[TreeChange]:
-        """Return the paths in which a tree differs from the base.
+        """The paths in which a tree differs from the base.
 
         Raises:
             RuntimeFailure: git failed.
@@ -119,7 +119,7 @@ class StateTrees:
         return list(changes_in(await self._room.run(*_DIFF, f"{self._base}^{{tree}}", tree)))
 
     async def base_entries(self) -> dict[bytes, TreeEntry]:
-        """Return the files of the base.
+        """The files of the base.
 
         Raises:
             RuntimeFailure: git failed.
@@ -139,13 +139,12 @@ class StateTrees:
     async def _pointers(
         self, base: dict[bytes, TreeEntry], paths: set[bytes]
     ) -> dict[bytes, LfsPointer]:
-        """Return the pointers that the base has at some of these paths."""
+        """The pointers that the base has at some of these paths."""
         entries = {path: base[path] for path in paths if path in base}
         files = {path: each.blob for path, each in entries.items() if each.mode in _FILES}
         return await base_pointers(self._room, files)
 
     def _counts(self, change: TreeChange, unstored: dict[bytes, UnstoredFile]) -> bool:
-        """Return whether a difference was made in the workspace."""
         path, old = change.path, change.old
         above = list(_above(path))
         if old.mode == GITLINK or any(each in self._links for each in above):
@@ -157,7 +156,7 @@ class StateTrees:
         return placed(path, link=old.mode == LINK)[0] == "files"
 
     def _is_file(self, path: bytes) -> bool:
-        """Return whether a path is neither Oubliette's own, nor of a `.git` or a submodule."""
+        """Whether a path is neither Oubliette's own, nor of a `.git` or a submodule."""
         return placed(path, link=False)[0] == "files" and not any(
             each in self._links for each in _above(path)
         )
@@ -173,7 +172,7 @@ class StateTrees:
         return found
 
     async def _is_base(self, entry: TreeEntry | None, file: UnstoredFile) -> bool:
-        """Return whether a file without content is as it was in the base."""
+        """Whether a file without content is as it was in the base."""
         if entry is None or file.size is None or entry.mode not in _FILES:
             return False
         size = await self._room.line("cat-file", "-s", entry.blob)

@@ -60,7 +60,7 @@ async def store_forms(
 
 
 def _converts(folder: Path, rules: set[bytes]) -> bool:
-    """Return whether any of these files gives files another form. Blocks."""
+    """Whether any of these files gives files another form. Blocks."""
     return any(
         _CONVERTS.search(Path(os.fsdecode(bytes(folder) + b"/" + path)).read_bytes())
         for path in rules

@@ -288,7 +288,7 @@ class PostgresCommits:
 
 
 def _status_after_recovery(connection: PostgresConnection, requests: list[Request]) -> str:
-    """Return whether a transaction is stored whose number another one may have been given since.
+    """Whether a transaction is stored whose number another one may have been given since.
 
     Its first event decides. Without events it is repeated: what it has is a state to be stored,
     which is the same afterwards.

@@ -32,7 +32,7 @@ _REASONS: Final = (
 
 
 def connect(url: str, **options: Any) -> psycopg.Connection[tuple[Any, ...]]:
-    """Return a connection in autocommit mode.
+    """A connection in autocommit mode.
 
     Args:
         url: Of the database, or a connection string of libpq.

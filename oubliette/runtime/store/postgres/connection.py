@@ -151,7 +151,7 @@ class PostgresRows:
         return self._cursor.rowcount
 
     def fetchone(self) -> Any:
-        """Return the next row, None after the last one."""
+        """The next row, None after the last one."""
         with translated_errors():
             return self._cursor.fetchone()
 

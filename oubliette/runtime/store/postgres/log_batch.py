@@ -137,7 +137,7 @@ class LogBatch:
             raise InvalidParameter(f"cannot be stored: {error}") from error
 
     def after_rollback(self) -> LogBatch:
-        """Return a batch without what was appended since the last `flush`, for what follows."""
+        """A batch without what was appended since the last `flush`, for what follows."""
         following = LogBatch(self._connection)
         following._seq, following._last_seq = self._seq, self._last_seq
         following.appended = self.appended

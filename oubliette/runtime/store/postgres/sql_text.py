@@ -22,7 +22,7 @@ _SPELLINGS: Final = (
 
 @cache
 def translated(sql: str) -> str:
-    """Return the statement with psycopg's placeholders.
+    """The statement with psycopg's placeholders.
 
     Numbered parameters become names (`p1`), so that one value can be used twice; see `bound`.
     """

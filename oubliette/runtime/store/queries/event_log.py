@@ -131,12 +131,12 @@ def events(
     max_events: int = MAX_EVENTS,
     max_bytes: int = MAX_BYTES,
 ) -> list[Event]:
-    """Return the events of `log`: one at least if there is any, else up to the limits."""
+    """The events of `log`: one at least if there is any, else up to the limits."""
     return log(connection, session_id, since_index, max_events, max_bytes).events
 
 
 def last_index(connection: StoreConnection, session_id: str) -> int:
-    """Return the index of the last event of a session, -1 if there was never one."""
+    """The index of the last event of a session, -1 if there was never one."""
     return bounds(connection, session_id)[1]
 
 
@@ -258,7 +258,7 @@ def chosen_events(  # noqa: PLR0917 - the limits of one read
 
 
 def _with_text(rows: Rows, text: str) -> Generator[Any]:
-    """Return the rows of events whose fields contain `text`."""
+    """The rows of events whose fields contain `text`."""
     wanted = encode(text)[1:-1].decode().casefold()
     try:
         for row in rows:
@@ -269,7 +269,7 @@ def _with_text(rows: Rows, text: str) -> Generator[Any]:
 
 
 def walked(connection: StoreConnection, after_seq: int, head: int) -> int:
-    """Return the seq up to which one read goes."""
+    """The seq up to which one read goes."""
     if not is_postgres(connection):
         return min(head, max(after_seq, 0) + WALK)
     # There, seqs have large gaps: count the events.
@@ -281,7 +281,7 @@ def walked(connection: StoreConnection, after_seq: int, head: int) -> int:
 
 
 def _cuts(connection: StoreConnection, events: list[Event]) -> list[tuple[str, int]]:
-    """Return the sessions whose log begins with one of these events, though not at index 0."""
+    """The sessions whose log begins with one of these events, though not at index 0."""
     first: dict[str, int] = {}
     for event in events:
         first.setdefault(event.session_id, event.index)

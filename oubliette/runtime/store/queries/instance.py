@@ -17,12 +17,12 @@ def principal(connection: StoreConnection, principal_id: str) -> Principal | Non
 
 
 def token(connection: StoreConnection, token_id: str) -> Token | None:
-    """Return one token, revoked or not."""
+    """One token, revoked or not."""
     return one(Token, connection.execute("SELECT data FROM tokens WHERE id = ?", (token_id,)))
 
 
 def tokens(connection: StoreConnection) -> list[Token]:
-    """Return all tokens, revoked ones too."""
+    """All tokens, revoked ones too."""
     return records(Token, connection.execute("SELECT data FROM tokens ORDER BY id"))
 
 
@@ -35,7 +35,7 @@ def idempotency(
 
 
 def newest_ids(connection: StoreConnection, project_id: str | None = None) -> list[str | None]:
-    """Return the last id, in their order, of each kind that is listed by its id.
+    """The last id, in their order, of each kind that is listed by its id.
 
     With a project, it is that of its sessions alone.
     """

@@ -22,12 +22,12 @@ class Page(NamedTuple):
 
 
 def records(kind: type[Record], rows: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Return the records of rows whose first column holds their data."""
+    """The records of rows whose first column holds their data."""
     return [decode(kind, row[0]) for row in rows]
 
 
 def one(kind: type[Record], rows: Rows) -> Any:
-    """Return the record of the first row, None if there is no row."""
+    """The record of the first row, None if there is no row."""
     row = rows.fetchone()
     rows.close()
     return decode(kind, row[0]) if row else None

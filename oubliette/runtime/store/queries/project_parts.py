@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def project(connection: StoreConnection, project_id: str) -> Project | None:
-    """Return one project, deleted or not."""
+    """One project, deleted or not."""
     return one(Project, connection.execute("SELECT data FROM projects WHERE id = ?", (project_id,)))
 
 
 def project_named(connection: StoreConnection, name: str) -> Project | None:
-    """Return the live project of that name."""
+    """The live project of that name."""
     sql = "SELECT data FROM projects WHERE name = ? AND deleted_at IS NULL"
     return one(Project, connection.execute(sql, (name,)))
 
@@ -47,7 +47,7 @@ def projects_with_containers(
 
 
 def projects_in_use(connection: StoreConnection) -> list[Project]:
-    """Return the existing projects that have a live session or a container, oldest first."""
+    """The existing projects that have a live session or a container, oldest first."""
     alive = f"SELECT project_id FROM sessions{ALIVE} WHERE live = 1"  # noqa: S608 - ours
     rows = connection.execute(
         f"SELECT data FROM projects WHERE deleted_at IS NULL AND id IN ({alive}"  # noqa: S608
@@ -57,14 +57,14 @@ def projects_in_use(connection: StoreConnection) -> list[Project]:
 
 
 def workspace(connection: StoreConnection, workspace_id: str) -> Workspace | None:
-    """Return one workspace, deleted or not."""
+    """One workspace, deleted or not."""
     return one(
         Workspace, connection.execute("SELECT data FROM workspaces WHERE id = ?", (workspace_id,))
     )
 
 
 def workspaces(connection: StoreConnection, project_id: str) -> list[Workspace]:
-    """Return the project's workspaces that were not deleted, oldest first."""
+    """The project's workspaces that were not deleted, oldest first."""
     sql = (
         "SELECT data FROM workspaces WHERE project_id = ? AND deleted_at IS NULL"
         " ORDER BY created_at, id"

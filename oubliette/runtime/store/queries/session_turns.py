@@ -26,12 +26,12 @@ MAX_CHILDREN: Final = 1000
 
 
 def session(connection: StoreConnection, session_id: str) -> Session | None:
-    """Return one session, without the tools of its caller: see `with_tools`."""
+    """One session, without the tools of its caller: see `with_tools`."""
     return one(Session, connection.execute("SELECT data FROM sessions WHERE id = ?", (session_id,)))
 
 
 def with_tools(connection: StoreConnection, record: Session) -> Session:
-    """Return the record of a session with its caller's tools, which may be large."""
+    """The record of a session with its caller's tools, which may be large."""
     row = connection.execute(
         "SELECT data FROM session_tools WHERE session_id = ?", (record.id,)
     ).fetchone()
@@ -41,7 +41,7 @@ def with_tools(connection: StoreConnection, record: Session) -> Session:
 
 
 def session_ids(connection: StoreConnection, project_id: str) -> set[str]:
-    """Return the ids of the sessions of a project, but for those that were removed."""
+    """The ids of the sessions of a project, but for those that were removed."""
     rows = connection.execute("SELECT id FROM sessions WHERE project_id = ?", (project_id,))
     return {row[0] for row in rows}
 
@@ -132,7 +132,7 @@ def _with_statuses(
     cursor: str | None,
     newest_first: bool,
 ) -> Page:
-    """Return a page of sessions with one of `statuses`, of which each has an index."""
+    """A page of sessions with one of `statuses`, of which each has an index."""
     parts = [
         sessions(
             connection,
@@ -181,7 +181,7 @@ class TreeMember(Record, frozen=True):
 
 
 def tree_members(connection: StoreConnection, exploration_id: str) -> list[TreeMember]:
-    """Return all sessions of a tree, oldest first."""
+    """All sessions of a tree, oldest first."""
     rows = connection.execute(
         "SELECT data FROM sessions WHERE exploration_id = ? ORDER BY id", (exploration_id,)
     )
@@ -214,7 +214,7 @@ def live_sessions(
 
 
 def live_session_ids(connection: StoreConnection) -> set[str]:
-    """Return the ids of all sessions whose status is not terminal."""
+    """The ids of all sessions whose status is not terminal."""
     rows = connection.execute(f"SELECT id FROM sessions{ALIVE} WHERE live = 1")  # noqa: S608
     return {row[0] for row in rows}
 
@@ -248,7 +248,7 @@ def ended_sessions(
 
 
 def children(connection: StoreConnection, session_id: str) -> list[Session]:
-    """Return the session's direct children, oldest first."""
+    """The session's direct children, oldest first."""
     sql = "SELECT data FROM sessions WHERE parent_session_id = ? ORDER BY id"
     return records(Session, connection.execute(sql, (session_id,)))
 
@@ -279,7 +279,7 @@ def latest_session(
     parent_session_id: str | None = None,
     exploration_id: str | None = None,
 ) -> Session | None:
-    """Return the newest session not ended by a user, among the children of `parent_session_id`.
+    """The newest session not ended by a user, among the children of `parent_session_id`.
 
     None as parent means top-level sessions, None as `exploration_id` those of all trees.
     """
@@ -310,6 +310,6 @@ def turn(connection: StoreConnection, session_id: str, number: int) -> Turn | No
 
 
 def turn_of_call(connection: StoreConnection, call_id: str) -> Turn | None:
-    """Return the newest turn made by an agent's call (`{parent session}/{call id}`)."""
+    """The newest turn made by an agent's call (`{parent session}/{call id}`)."""
     sql = "SELECT data FROM turns WHERE call_id = ? ORDER BY rowid DESC LIMIT 1"
     return one(Turn, connection.execute(sql, (call_id,)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from oubliette.actors.agent_requests.caller_tools import CALL_STEPS
 from oubliette.actors.messages import AnswerCallerTool
-from oubliette.actors.session.effects import AfterCommit, CallStored, SendToSelf, Store
+from oubliette.actors.session.effects import AfterCommit, OutcomeStored, SendToSelf, Store
 from oubliette.actors.session.messages import RequestSettled
 from oubliette.runtime.store.operations import SettleCallerRequest
 from tests.unit.actors.agent_requests.test_router import NOW, Client
@@ -34,7 +34,7 @@ class Call:
         self.client = Client()
         self.request_id = self.client.reserves()
         self.sent: list[RequestSettled] = []
-        self.unstored: list[CallStored] = []
+        self.unstored: list[OutcomeStored] = []
         self.outcomes: list[str] = []
         for each in inputs:
             self.take(each)
@@ -49,7 +49,7 @@ class Call:
             match effect:
                 case SendToSelf(RequestSettled() as message):
                     self.sent.append(message)
-                case AfterCommit(CallStored() as stored):
+                case AfterCommit(OutcomeStored() as stored):
                     self.unstored.append(stored)
                 case Store(SettleCallerRequest(outcome=outcome)):
                     self.outcomes.append(outcome)

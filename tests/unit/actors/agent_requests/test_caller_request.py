@@ -18,7 +18,7 @@ from oubliette.actors.messages import (
     UntrackRequest,
     caller_actor_name,
 )
-from oubliette.actors.session.messages import CallHeld, RequestOver, RequestSettled
+from oubliette.actors.session.messages import CallHeld, RequestSettled, StopRequest
 from oubliette.actors.store.actor import GetRunningSince
 from oubliette.config.schema import Config
 from oubliette.errors import LimitExceeded
@@ -257,7 +257,7 @@ async def test_a_caller_that_cannot_be_opened_ends_it(scene: Scene) -> None:
 
 async def test_once_the_session_has_an_answer_nothing_more_is_settled(scene: Scene) -> None:
     await scene.begin()
-    scene.system.ref("req").tell(RequestOver())
+    scene.system.ref("req").tell(StopRequest())
     await scene.clock.elapse(400.0)
     assert scene.by_session == []
     assert scene.ended

@@ -10,20 +10,20 @@ import pytest
 
 from oubliette.actors.agent_requests.call_progress import ProgressDue
 from oubliette.actors.agent_requests.caller_tools import REPLACED, PendingRpc
-from oubliette.actors.agent_requests.request_input import RequestInput
+from oubliette.actors.agent_requests.params import RequestInput
 from oubliette.actors.agent_requests.router import AgentRequestRouter
 from oubliette.actors.messages import AnswerCallerTool, ReportCallProgress
 from oubliette.actors.session.effects import (
     AfterCommit,
     AnswerAsk,
     AppendEvent,
-    AskMapRoom,
-    CallStored,
+    AskMapSlots,
     EndCallWatch,
     EndChild,
     EndRequest,
     NotifyRootCaller,
     NotifyTree,
+    OutcomeStored,
     PassFailpoint,
     ProgressStored,
     ReadOutcome,
@@ -42,12 +42,12 @@ from oubliette.actors.session.effects import (
 )
 from oubliette.actors.session.messages import (
     AgentBlocked,
-    CallReserved,
+    CallCounted,
     ChildSpawned,
     ChildTurnEnded,
     LinkAnswered,
     LinkRequest,
-    MapRoom,
+    MapSlots,
     RequestSettled,
     RootCaller,
     ToolsListed,
@@ -108,7 +108,7 @@ class Client:
         return reserve.request_id
 
     def reserved(self, request_id: str, **answer: Any) -> Effects:
-        return self.router.reserved(CallReserved(request_id=request_id, **answer), 7)
+        return self.router.reserved(CallCounted(request_id=request_id, **answer), 7)
 
     def calls(self, tool: str = "find", **params: Any) -> CallerRequest:
         """The request of a call that is made."""
@@ -117,9 +117,9 @@ class Client:
     def maps(self, *messages: str, fitting: int | None = None, **params: Any) -> Effects:
         """The effects of a map that has asked for room."""
         effects = self.asks("session_map", messages=list(messages), call_id="m", **params)
-        assert effects[-1:] == (AskMapRoom("m"),)
-        room = MapRoom(call_id="m", fitting=fitting)
-        return effects[:-1] + self.router.map_room_known(room, NOW)
+        assert effects[-1:] == (AskMapSlots("m"),)
+        room = MapSlots(call_id="m", fitting=fitting)
+        return effects[:-1] + self.router.map_slots_known(room, NOW)
 
 
 def rpc(number: int) -> PendingRpc:
@@ -260,7 +260,7 @@ def test_an_answer_is_logged_then_sent_to_all_who_asked() -> None:
         "error": None,
         "caller_id": "shop",
     }
-    stored = CallStored(request.id, "result", {"n": 1}, None)
+    stored = OutcomeStored(request.id, "result", {"n": 1}, None)
     operation = SettleCallerRequest(
         id=request.id, outcome="result", settled_at=NOW + 2, result={"n": 1}, error=None
     )
@@ -296,7 +296,7 @@ def test_a_call_whose_actor_ends_without_notice_is_cancelled() -> None:
     effects = client.router.request_down(
         Down(name=f"s/req/{request.id}", reason="failed", error="it broke"), NOW
     )
-    assert effects[-1] == AfterCommit(CallStored(request.id, "cancelled", None, "it broke"))
+    assert effects[-1] == AfterCommit(OutcomeStored(request.id, "cancelled", None, "it broke"))
 
 
 def test_a_callers_answer_goes_through_the_mailbox_and_is_accepted_once() -> None:
@@ -309,7 +309,7 @@ def test_a_callers_answer_goes_through_the_mailbox_and_is_accepted_once() -> Non
     assert calls.answered(answer, waits) == (SendToSelf(settled(request, result={"n": 1})),)
     assert not calls.accepts(answer)
     client.router.settled(settled(request, result={"n": 1}), NOW)
-    effects = calls.stored(CallStored(request.id, "result", {"n": 1}, None))
+    effects = calls.stored(OutcomeStored(request.id, "result", {"n": 1}, None))
     assert effects[-1] == AnswerAsk(waits, value=True)
 
 
@@ -417,7 +417,7 @@ def test_an_answer_that_comes_too_late_is_told_so() -> None:
     (sent,) = client.router.calls.answered(answer, waits)
     assert sent == SendToSelf(settled(request, "tool_error", error="broke"))
     client.router.settled(settled(request, "timeout", error="late"), NOW)
-    effects = client.router.calls.stored(CallStored(request.id, "timeout", None, "late"))
+    effects = client.router.calls.stored(OutcomeStored(request.id, "timeout", None, "late"))
     assert effects[-1] == AnswerAsk(waits, value=False)
     (reply, _) = effects
     assert isinstance(reply, ReplyToClient)
@@ -431,7 +431,7 @@ def test_a_call_is_cancelled_when_the_last_who_asked_cancels() -> None:
     assert client.asks("notifications/cancelled", requestId=1) == ()
     effects = client.asks("notifications/cancelled", link="m", requestId=2)
     error = "the agent cancelled the call"
-    assert effects[-1] == AfterCommit(CallStored(request.id, "cancelled", None, error))
+    assert effects[-1] == AfterCommit(OutcomeStored(request.id, "cancelled", None, error))
     assert client.asks("notifications/cancelled", requestId=1) == ()
     assert client.over == [3, 1, 4, 2, 5]
 
@@ -686,7 +686,9 @@ def test_the_end_of_a_session_answers_all_that_wait() -> None:
     client.asks("session_message", message="go", call_id="k")
     client.maps("a")
     effects = client.router.cancel_all("it ends", NOW)
-    assert AfterCommit(CallStored(request.id, "cancelled", None, "cancelled: it ends")) in effects
+    assert (
+        AfterCommit(OutcomeStored(request.id, "cancelled", None, "cancelled: it ends")) in effects
+    )
     replies = [each for each in effects if isinstance(each, ReplyToClient)]
     assert [each.rpc for each in replies] == [rpc(3), rpc(2)]
     assert all(each.error and each.error["data"]["kind"] == "cancelled" for each in replies)

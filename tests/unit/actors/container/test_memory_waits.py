@@ -9,7 +9,7 @@ import pytest
 
 from oubliette.actors.container.jobs import RoomTaken
 from oubliette.actors.container.lease_memory import LeaseMemory
-from oubliette.actors.container.memory_waits import MemoryWaits
+from oubliette.actors.container.memory_queue import MemoryQueue
 from oubliette.actors.container.messages import StageChanged
 from oubliette.errors import ContainerLost
 from oubliette.testing.clock import VirtualClock
@@ -55,7 +55,7 @@ class Waits:
         self.mailbox = Mailbox()
         mailbox: Any = self.mailbox
         self.told: list[tuple[str, StageChanged]] = []
-        self.waits = MemoryWaits(
+        self.waits = MemoryQueue(
             self.memory.room, mailbox, lambda session, stage: self.told.append((session, stage))
         )
 

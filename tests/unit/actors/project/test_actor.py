@@ -8,7 +8,6 @@ import pytest
 
 from oubliette import ids
 from oubliette.actors.caller.supervisor import CallersActor
-from oubliette.actors.exploration.supervisor import ExplorationsActor
 from oubliette.actors.messages import (
     DeleteWorkspace,
     EndSession,
@@ -18,6 +17,7 @@ from oubliette.actors.messages import (
     SpawnSession,
 )
 from oubliette.actors.project.actor import CloseProject, ProjectActor
+from oubliette.actors.tree.supervisor import TreesActor
 from oubliette.config.schema import Config, SessionsConfig
 from oubliette.errors import (
     Conflict,
@@ -45,7 +45,7 @@ class Scene:
         context = world.context
         system = world.system
         system.spawn(CallersActor, world.store, world.reader, world.config.callers, name="callers")
-        system.spawn(ExplorationsActor, context, name="explorations")
+        system.spawn(TreesActor, context, name="trees")
         self.ref = system.ref("project")
         self.begin()
 

@@ -30,7 +30,7 @@ async def joined(world: World, project: Project, **given: Any) -> JoinedTree:
 
 async def recorded(world: World, project: Project, tree: JoinedTree) -> None:
     await world.session(
-        project, exploration_id=tree.exploration_id, limits=tree.limits, tree_limits=tree.given
+        project, exploration_id=tree.tree_id, limits=tree.limits, tree_limits=tree.given
     )
 
 
@@ -42,13 +42,13 @@ async def test_a_message_without_a_tree_joins_none(world: World) -> None:
 async def test_principal_project_and_id_make_the_tree(world: World) -> None:
     project, other = await world.project(), await world.project(name="q")
     own = await joined(world, project)
-    assert (await joined(world, project)).exploration_id == own.exploration_id
+    assert (await joined(world, project)).tree_id == own.tree_id
     others = [
         await joined(world, project, id="u"),
         await joined(world, project, principal="bob"),
         await joined(world, other),
     ]
-    assert own.exploration_id not in {each.exploration_id for each in others}
+    assert own.tree_id not in {each.tree_id for each in others}
 
 
 async def test_the_first_session_fixes_the_limits(world: World) -> None:

@@ -235,7 +235,7 @@ async def test_a_take_over_that_the_database_stops_is_tried_again_and_holds_up_n
     project = await world.project()
     homes: Any = HomesOfALostMachine([project.id])
     world.context = dataclasses.replace(world.context, homes=homes)
-    world.record("explorations")
+    world.record("trees")
     projects = begin(world)
     with monkeypatch.context() as outage:
 

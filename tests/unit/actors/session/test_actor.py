@@ -12,9 +12,9 @@ from oubliette.actors.container.messages import GetContainer, Release
 from oubliette.actors.messages import EndSession, GetSession, InterruptSession, ReadEvents
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor
 from oubliette.actors.session.actor import SessionActor
-from oubliette.actors.session.memory import SessionMemory
 from oubliette.actors.session.messages import AgentOutput, LinkRequest, OutputEvent, SubmitTurn
 from oubliette.actors.session.session_end import END_LIMIT
+from oubliette.actors.session.state import SessionMemory
 from oubliette.config.schema import Config, SessionsConfig
 from oubliette.errors import Conflict, LimitExceeded, SessionHandover
 from oubliette.kit import UnhandledMessage

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from oubliette.actors.session.agent_output import effects_of
+from oubliette.actors.session.agent_messages import effects_of
 from oubliette.actors.session.effects import (
     AppendEvent,
     AskPermission,

@@ -10,7 +10,7 @@ import pytest
 
 from oubliette.actors.session.actor import SessionActor
 from oubliette.actors.session.idle_timeout import IdleCheck, IdleTimeout
-from oubliette.actors.session.memory import SessionMemory
+from oubliette.actors.session.state import SessionMemory
 from oubliette.config.schema import Config, SessionsConfig
 from oubliette.kit import System
 from oubliette.testing.clock import VirtualClock

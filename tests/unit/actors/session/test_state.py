@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
-from oubliette.actors.session.agent_output import usage
+from oubliette.actors.session.agent_messages import usage
 from oubliette.actors.session.effects import (
     AfterCommit,
     AppendEvent,

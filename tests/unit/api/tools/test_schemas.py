@@ -15,7 +15,7 @@ from msgspec import Meta
 from oubliette.api.tools import CallableTool
 from oubliette.config.schema import CallersConfig
 from oubliette.contract.agent_options import ToolDefinition
-from oubliette.tools.caller_tools import normalised
+from oubliette.tools.tools_offered_by_caller import normalised
 
 
 class Colour(enum.Enum):

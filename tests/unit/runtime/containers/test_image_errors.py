@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oubliette.errors import DeadlineExceeded
-from oubliette.runtime.containers import image_errors as errors
-from oubliette.runtime.containers.docker.pull_progress import ImageProgress
+from oubliette.runtime.containers import engine_errors as errors
+from oubliette.runtime.containers.docker.image_progress import ImageProgress
 from oubliette.runtime.containers.selection import pull_command
 
 # Of docker 20.10 and podman 4.3, as they were seen.

@@ -11,7 +11,7 @@ import pytest
 from oubliette.cli.doctor import engines
 from oubliette.config.schema import Config, ContainersConfig, DockerConfig, ProcessConfig
 from oubliette.errors import ConfigError
-from oubliette.runtime.containers import options, registry, remembered, selection
+from oubliette.runtime.containers import options, registry, selection, server_runtime
 from oubliette.runtime.zipapp import zipapp_path
 from tests.conformance import cage
 
@@ -52,9 +52,9 @@ async def test_a_runtime_of_a_package_is_chosen_by_its_name_and_its_aliases(
     runtime, why = await selection.choose(config, tmp_path, tmp_path, tmp_path)
     try:
         assert (runtime.name, why) == ("cage", f"containers.runtime = {name}")
-        remembered.check(tmp_path, runtime.name, config, why)
-        remembered.remember(tmp_path, runtime.name, config)
-        assert remembered.recall(tmp_path) == "cage"
+        server_runtime.check(tmp_path, runtime.name, config, why)
+        server_runtime.remember(tmp_path, runtime.name, config)
+        assert server_runtime.recall(tmp_path) == "cage"
         assert options.network_of(config, runtime.name) == "none"
         assert options.limits_of(config, runtime.name).memory_bytes is None
     finally:
@@ -72,11 +72,11 @@ def test_auto_gives_no_weaker_wall_than_that_of_a_package(
 ) -> None:
     package()
     (tmp_path / "runtime").write_text("cage\n")
-    remembered.check(tmp_path, "docker", Config(), "it works")
-    remembered.check(tmp_path, "process", Config(), "it works")
+    server_runtime.check(tmp_path, "docker", Config(), "it works")
+    server_runtime.check(tmp_path, "process", Config(), "it works")
     (tmp_path / "runtime").write_text("docker\n")
     with pytest.raises(ConfigError, match="keeps them in less than docker"):
-        remembered.check(tmp_path, "process", Config(), "not docker")
+        server_runtime.check(tmp_path, "process", Config(), "not docker")
 
 
 @pytest.mark.parametrize(
@@ -216,12 +216,12 @@ async def test_a_runtime_that_is_passed_is_used_and_known_while_its_server_runs(
         assert spec is not None
         runtime, why = await selection.choose(config, tmp_path, tmp_path, tmp_path, spec)
         assert (runtime.name, why) == ("pen", "the program passes it")
-        remembered.remember(tmp_path, runtime.name, config)
-        assert remembered.recall(tmp_path) == "pen"
+        server_runtime.remember(tmp_path, runtime.name, config)
+        assert server_runtime.recall(tmp_path) == "pen"
         assert options.network_of(config, runtime.name) == "none"
         await runtime.aclose()
     assert registry.lookup("pen") is None
-    assert remembered.recall(tmp_path) is None
+    assert server_runtime.recall(tmp_path) is None
 
 
 async def test_a_spec_that_is_passed_is_made_with_the_setup_of_its_server(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from oubliette.config.schema import (
     ProcessConfig,
 )
 from oubliette.errors import ConfigError
-from oubliette.runtime.containers import registry, remembered, selection
+from oubliette.runtime.containers import registry, selection, server_runtime
 from oubliette.runtime.containers.base import Capabilities, Logs, Progress, RuntimeStatus
-from oubliette.runtime.containers.image_errors import ImageError
+from oubliette.runtime.containers.engine_errors import ImageError
 
 pytestmark = [pytest.mark.anyio, pytest.mark.sandboxless]
 
@@ -170,12 +170,12 @@ def test_auto_gives_a_home_no_weaker_wall_than_it_had(
     config = auto_of(sandbox)
     (tmp_path / "runtime").write_text(before + "\n")
     with pytest.raises(ConfigError, match=f"{sandbox} .* than {before}.*: not docker") as caught:
-        remembered.check(tmp_path, now, config, "not docker")
+        server_runtime.check(tmp_path, now, config, "not docker")
     assert "--runtime process" in (caught.value.hint or "")
     named = msgspec.structs.replace(config, containers=ContainersConfig(runtime="process"))
-    remembered.check(tmp_path, now, named, "")
-    remembered.remember(tmp_path, now, named)
-    remembered.check(tmp_path, now, config, "")  # from now on it is what the home has
+    server_runtime.check(tmp_path, now, named, "")
+    server_runtime.remember(tmp_path, now, named)
+    server_runtime.check(tmp_path, now, config, "")  # from now on it is what the home has
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_auto_gives_a_home_no_weaker_wall_than_it_had(
 def test_a_wall_as_good_as_before_is_taken(tmp_path: Path, before: str | None, now: str) -> None:
     if before is not None:
         (tmp_path / "runtime").write_text(before)
-    remembered.check(tmp_path, now, auto_of(), "")
-    remembered.remember(tmp_path, now, auto_of())
-    assert remembered.recall(tmp_path) == ("bubblewrap" if now == "process" else now)
+    server_runtime.check(tmp_path, now, auto_of(), "")
+    server_runtime.remember(tmp_path, now, auto_of())
+    assert server_runtime.recall(tmp_path) == ("bubblewrap" if now == "process" else now)
     assert (tmp_path / "runtime").stat().st_mode & 0o777 == 0o600
 
 

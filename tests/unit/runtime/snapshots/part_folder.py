@@ -6,12 +6,12 @@ import shutil
 from typing import TYPE_CHECKING
 
 from oubliette.errors import Conflict
-from oubliette.runtime.snapshots.copy_records import CopyPlace
+from oubliette.runtime.snapshots.copies import CopyPlace
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.runtime.snapshots.copy_records import CopyName, CopyPart, CopyRecord
+    from oubliette.runtime.snapshots.copies import CopyName, CopyPart, CopyRecord
 
 
 class PartFolder:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.runtime.snapshots.branch_names import begin_branch
+from oubliette.runtime.snapshots.workspace.branch_names import begin_branch
 from tests.git_hosts import checkout, git
 
 if TYPE_CHECKING:

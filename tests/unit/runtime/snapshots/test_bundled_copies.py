@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oubliette.errors import Conflict, LimitExceeded, OublietteError, RuntimeFailure
-from oubliette.runtime.snapshots import bundled_copies
-from oubliette.runtime.snapshots.bundled_copies import BundledCopies
-from oubliette.runtime.snapshots.copy_records import CopyName
+from oubliette.runtime.snapshots import bundles
+from oubliette.runtime.snapshots.bundles import BundledCopies
+from oubliette.runtime.snapshots.copies import CopyName
 from oubliette.runtime.snapshots.second_place import SecondPlace
 from oubliette.runtime.snapshots.workspace_job import WorkspaceJobs
 from tests import selection
@@ -87,7 +87,7 @@ async def test_snapshots_without_a_change_come_along(
 async def test_many_parts_are_made_one(
     shadow_of: Callable[..., Shadow], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundled_copies, "MAX_PARTS", 3)
+    monkeypatch.setattr(bundles, "MAX_PARTS", 3)
     alpha, beta = shadow_of("alpha"), shadow_of("beta")
     counts = []
     for turn in range(1, 6):
@@ -106,7 +106,7 @@ async def test_many_parts_are_made_one(
 async def test_large_parts_are_made_one(
     shadow: Shadow, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bundled_copies, "SLACK_BYTES", 1000)
+    monkeypatch.setattr(bundles, "SLACK_BYTES", 1000)
     for turn in range(1, 4):
         (shadow.workspace / "file").write_bytes(os.urandom(10_000))
         await shadow.turn(turn)

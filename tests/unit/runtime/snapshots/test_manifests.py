@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from oubliette.runtime.snapshots.tree_table import Entry, TreeTable, without_content
+from oubliette.runtime.snapshots.workspace.tree_table import Entry, TreeTable, without_content
 
 NAMES = (
     b"large",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oubliette.runtime.snapshots.names import original, placed, refused
+from oubliette.runtime.snapshots.workspace.tree_table import original, placed, refused
 
 NAMES = st.one_of(
     st.binary(min_size=1, max_size=8).filter(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oubliette.errors import RuntimeFailure
-from oubliette.runtime.snapshots.bundled_copies import BundledCopies
-from oubliette.runtime.snapshots.copy_records import CopyName
+from oubliette.runtime.snapshots.bundles import BundledCopies
+from oubliette.runtime.snapshots.copies import CopyName
 from oubliette.runtime.snapshots.second_place import SecondPlace
 from oubliette.runtime.snapshots.shared_folder import SharedFolder
 from tests.unit.runtime.snapshots.part_folder import PartFolder

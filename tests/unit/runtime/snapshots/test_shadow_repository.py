@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oubliette.errors import DeadlineExceeded, LimitExceeded, NotFound
-from oubliette.runtime.snapshots import workspace_program
 from oubliette.runtime.snapshots.shadow_repository import TABLE, ShadowRepository
 from oubliette.runtime.snapshots.snapshot_records import SnapshotCopy, SnapshotLabel
-from oubliette.runtime.snapshots.tree_table import TreeTable
+from oubliette.runtime.snapshots.workspace import program
+from oubliette.runtime.snapshots.workspace.tree_table import TreeTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ async def test_a_tree_that_changes_all_the_while_makes_a_snapshot_torn(
 
     root = os.open(tmp_path, os.O_RDONLY)
     job = {"table": None, "max_file_bytes": 1000, "max_entries": 1000, "only": []}
-    table, was_torn = workspace_program._read(job, root, TreeTable(), store, time.monotonic() + 60)
+    table, was_torn = program._read(job, root, TreeTable(), store, time.monotonic() + 60)
     os.close(root)
     assert was_torn == torn
     assert set(table.entries) == {b"log"}
@@ -256,7 +256,7 @@ async def test_a_copy_is_equal_to_the_snapshot_but_for_objects_of_git(
 async def test_a_machine_that_is_too_slow_for_a_glance_takes_no_snapshot_of_nothing(
     shadow: Shadow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oubliette.runtime.snapshots.glance.SECONDS", -1.0)
+    monkeypatch.setattr("oubliette.runtime.snapshots.workspace.tree_reader.SECONDS", -1.0)
     subprocess.run(["git", "init", "-q"], cwd=shadow.workspace, check=True)
     assert (await shadow.turn(1)).ref is None
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from oubliette.runtime.snapshots import tree_reader, workspace_program
-from oubliette.runtime.snapshots.tree_reader import TreeReader, settled_before
-from oubliette.runtime.snapshots.tree_table import TreeTable
+from oubliette.runtime.snapshots.workspace import program, tree_reader
+from oubliette.runtime.snapshots.workspace.tree_reader import TreeReader, settled_before
+from oubliette.runtime.snapshots.workspace.tree_table import TreeTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,7 +144,7 @@ def test_what_changes_during_a_pass_is_found_by_the_next_one(tmp_path: Path, wha
 
     root = os.open(tmp_path, os.O_RDONLY)
     job = {"table": None, "max_file_bytes": 1000, "max_entries": 1000, "only": []}
-    table, torn = workspace_program._read(job, root, TreeTable(), store, time.monotonic() + 60)
+    table, torn = program._read(job, root, TreeTable(), store, time.monotonic() + 60)
     os.close(root)
     assert not torn
     found = {

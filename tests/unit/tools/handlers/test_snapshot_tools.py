@@ -14,8 +14,8 @@ from oubliette.records import Event, Turn
 from oubliette.runtime.snapshots.git_program import GitProgram
 from oubliette.runtime.snapshots.history_records import LogAnswer
 from oubliette.runtime.store.operations import AppendEvents, PutTurn
-from oubliette.tools.handlers import session_log
-from oubliette.tools.handlers.session_diff import text_piece
+from oubliette.tools.handlers.repository import session_log
+from oubliette.tools.handlers.repository.session_diff import text_piece
 from oubliette.tools.schema import response_size
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ class ClusterView(Record, frozen=True):
 
 
 def cluster_view(url: str) -> ClusterView:
-    """Return the cluster of a database.
+    """The cluster of a database.
 
     Raises:
         NotFound: the database has none.

@@ -34,7 +34,7 @@ WHERE NOT EXISTS (
 
 
 def parts_held(connection: Connection, node: str) -> list[tuple[str, str]]:
-    """Return the parts that a node holds by their records, as pairs of project and part.
+    """The parts that a node holds by their records, as pairs of project and part.
 
     Raises:
         psycopg.Error: the database failed.
@@ -44,7 +44,7 @@ def parts_held(connection: Connection, node: str) -> list[tuple[str, str]]:
 
 
 def parts_of(connection: Connection, project_id: str) -> dict[str, set[str]]:
-    """Return the parts of the copies of a project, by holder.
+    """The parts of the copies of a project, by holder.
 
     Raises:
         psycopg.Error: the database failed.
@@ -57,7 +57,7 @@ def parts_of(connection: Connection, project_id: str) -> dict[str, set[str]]:
 
 
 def badly_held(connection: Connection, node: str) -> list[tuple[str, str]]:
-    """Return the copies, as project and name, of the projects of a node that need another holder.
+    """The copies, as project and name, of the projects of a node that need another holder.
 
     Theirs is gone, is drained, or is that node itself. There are none while no other node runs.
 

@@ -81,7 +81,7 @@ def release_earlier(connection: Connection, fence: NodeFence) -> None:
 
 
 def used(connection: Connection, scope: str) -> int:
-    """Return the number of holders of a scope.
+    """The number of holders of a scope.
 
     Raises:
         psycopg.Error: the database failed.

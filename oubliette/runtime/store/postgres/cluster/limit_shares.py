@@ -130,7 +130,7 @@ def forget_full(connection: Connection) -> None:
 
 
 def count_nodes(connection: Connection) -> int:
-    """Return the number of nodes that are not gone, the limits' parts while the database is away.
+    """The number of nodes that are not gone, the limits' parts while the database is away.
 
     Raises:
         psycopg.Error: the database failed.

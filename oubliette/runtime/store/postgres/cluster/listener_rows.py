@@ -211,7 +211,7 @@ def note_caller(
 
 
 def projects_of(connection: Connection, principal: str, caller_id: str) -> list[str]:
-    """Return the projects for whose bound keys a caller has rows.
+    """The projects for whose bound keys a caller has rows.
 
     Raises:
         psycopg.Error: the database failed.

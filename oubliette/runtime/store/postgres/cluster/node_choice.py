@@ -20,7 +20,7 @@ _MIB: Final = 1024 * 1024
 
 
 def choose_node(needs: ProjectNeeds, nodes: Iterable[NodeRecord]) -> NodeRecord:
-    """Return the node with the most room among those that fit.
+    """The node with the most room among those that fit.
 
     Raises:
         Unavailable: none fits; the message has the reason of each.
@@ -89,7 +89,7 @@ def taken_by(needs: ProjectNeeds, node: NodeRecord) -> ProjectNeeds:
 
 
 def room_after(needs: ProjectNeeds, node: NodeRecord) -> float:
-    """Return the free share of the scarcest resource, once the project is there.
+    """The free share of the scarcest resource, once the project is there.
 
     It is at most 1, and negative where containers share processors.
     """

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def since_boot() -> float:
-    """Return the seconds since the machine started, including those in which it slept."""
+    """The seconds since the machine started, including those in which it slept."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()

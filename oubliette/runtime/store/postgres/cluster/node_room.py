@@ -56,7 +56,7 @@ UPDATE placements SET memory_bytes = %s, processors = %s, isolated = %s WHERE pr
 
 
 def nodes_with_room(connection: Connection) -> list[NodeRecord]:
-    """Return all nodes by name, with what is taken of each at this moment.
+    """All nodes by name, with what is taken of each at this moment.
 
     Memory that other programs of a machine use is taken too, as of its node's latest renewal.
 

@@ -228,7 +228,7 @@ def set_draining(connection: Connection, name: str, *, draining: bool) -> None:
 
 
 def all_nodes(connection: Connection) -> list[NodeRecord]:
-    """Return all nodes that there ever were, by name.
+    """All nodes that there ever were, by name.
 
     Raises:
         psycopg.Error: the database failed.
@@ -255,7 +255,7 @@ def ended_leases(connection: Connection, since: float = 0.0) -> list[str]:
 
 
 def gone_nodes(connection: Connection) -> list[str]:
-    """Return the nodes that are gone, by name.
+    """The nodes that are gone, by name.
 
     Raises:
         psycopg.Error: the database failed.
@@ -265,7 +265,7 @@ def gone_nodes(connection: Connection) -> list[str]:
 
 
 def gone_with_sessions(connection: Connection) -> list[str]:
-    """Return the nodes that are gone and are still the home of live sessions, by name.
+    """The nodes that are gone and are still the home of live sessions, by name.
 
     Raises:
         psycopg.Error: the database failed.

@@ -117,7 +117,7 @@ def take_over(connection: Connection, by: NodeFence) -> dict[str, str]:
 
 
 def homes_on(connection: Connection, node: str) -> list[ProjectHome]:
-    """Return all projects that have their home on a node, by id.
+    """All projects that have their home on a node, by id.
 
     Raises:
         psycopg.Error: the database failed.

@@ -125,7 +125,7 @@ def drop_chunks(connection: Connection, fence: NodeFence, key: Key) -> bool:
 
 
 def deleted_projects(connection: Connection) -> list[str]:
-    """Return the projects that are deleted and have copies, by id.
+    """The projects that are deleted and have copies, by id.
 
     Raises:
         psycopg.Error: the database failed.

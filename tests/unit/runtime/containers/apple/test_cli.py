@@ -13,7 +13,7 @@ from oubliette.errors import DeadlineExceeded
 from oubliette.runtime.containers.apple import cli as apple_cli
 from oubliette.runtime.containers.apple.cli import AppleCli
 from oubliette.runtime.containers.apple.runtime import AppleRuntime
-from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound, EngineRefused
+from oubliette.runtime.containers.engine_errors import EngineMissing, EngineNotFound, EngineRefused
 
 pytestmark = pytest.mark.anyio
 

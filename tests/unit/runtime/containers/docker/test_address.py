@@ -10,7 +10,7 @@ import pytest
 
 from oubliette.runtime.containers.docker import address as docker_address
 from oubliette.runtime.containers.docker.address import EngineAddress, find
-from oubliette.runtime.containers.errors import EngineMissing
+from oubliette.runtime.containers.engine_errors import EngineMissing
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.runtime.containers.docker.client import CALLS_AT_ONCE, Engine
-from oubliette.runtime.containers.errors import EngineMissing, EngineNotFound
+from oubliette.runtime.containers.engine_errors import EngineMissing, EngineNotFound
 from tests.unit.runtime.containers.docker.fake_engine import FakeEngine
 
 if TYPE_CHECKING:

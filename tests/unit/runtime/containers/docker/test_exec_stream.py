@@ -16,7 +16,7 @@ from oubliette.incontainer.bridges import exec_frames
 from oubliette.runtime.containers.docker import exec_bridge
 from oubliette.runtime.containers.docker.client import Engine
 from oubliette.runtime.containers.docker.exec_stream import _Hijack, open_stream
-from oubliette.runtime.containers.errors import EngineNotFound, EngineRefused
+from oubliette.runtime.containers.engine_errors import EngineNotFound, EngineRefused
 from tests.unit.runtime.containers.docker.fake_engine import UPGRADED, FakeEngine, frame, runs
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from oubliette.runtime.containers.docker import relay_transport
 from oubliette.runtime.containers.docker.client import Engine, Facts
 from oubliette.runtime.containers.docker.runtime import DockerRuntime
-from oubliette.runtime.containers.errors import EngineRefused
+from oubliette.runtime.containers.engine_errors import EngineRefused
 from tests.unit.runtime.containers.docker.fake_engine import FakeEngine
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Explorations: trees of sessions and the limits that they share."""

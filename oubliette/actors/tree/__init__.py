@@ -1,0 +1,1 @@
+"""Trees of sessions, and the limits that the sessions of a tree share."""

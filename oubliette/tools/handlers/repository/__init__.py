@@ -1,0 +1,1 @@
+"""Handlers of the tools of repositories, and of what sessions have changed."""

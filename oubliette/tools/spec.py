@@ -52,6 +52,11 @@ class CallerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Users for whom the key may act, of those that credentials are restricted to. Empty: all for
     a key without a project, none for one that is bound to a project or was minted."""
 
+    @property
+    def sees_principals(self) -> bool:
+        """Whether it is shown names of other principals: a key that may only read is not."""
+        return self.scope.level != "read"
+
 
 class CallContext(CallerIdentity, frozen=True, kw_only=True):
     """Identity of a call's caller, and the receiver of the call's progress."""

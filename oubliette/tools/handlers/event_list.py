@@ -17,7 +17,7 @@ from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.log_watch import WaitForGrowth, log_watch
 from oubliette.tools.schema import response_size
-from oubliette.tools.schema.views import event_view
+from oubliette.tools.schema.views import event_views
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
@@ -121,12 +121,9 @@ async def _read(
 
 
 def _page(context: CallContext, found: CommitSlice) -> EventListPage:
-    events = found.events
-    if context.scope.level == "read":
-        events = [each.unnamed() for each in events]
-    views, _, cut = response_size.fitting(event_view(each) for each in events)
+    views, _, cut = response_size.fitting(event_views(found.events, names=context.sees_principals))
     return EventListPage(
         events=tuple(views),
-        next=events[len(views) - 1].seq if cut else found.next_seq,
+        next=found.events[len(views) - 1].seq if cut else found.next_seq,
         more=cut or found.more,
     )

@@ -25,7 +25,7 @@ from oubliette.errors import NotFound
 from oubliette.tools.event_queries import event_piece, tree_log
 from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.schema import response_size
-from oubliette.tools.schema.views import MAX_EVENT, event_view
+from oubliette.tools.schema.views import MAX_EVENT, event_views
 from oubliette.tools.spec import CALLERS, Result, tool
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ async def event_read(services: ToolServices, context: CallContext, params: Event
             params.index,
             params.offset,
             most,
-            names=context.scope.level != "read",
+            names=context.sees_principals,
         )
         if found is None:
             raise NotFound(
@@ -180,10 +180,9 @@ async def _tree_page(
 async def _view(
     services: ToolServices, context: CallContext, page: EventPage, *, by_seq: bool
 ) -> SessionEventsPage:
-    events = page.events
-    if context.scope.level == "read":
-        events = [each.unnamed() for each in events]
-    views, used, cut = response_size.fitting(event_view(event) for event in events)
+    views, used, cut = response_size.fitting(
+        event_views(page.events, names=context.sees_principals)
+    )
     if cut:
         last = page.events[len(views) - 1]
         page = dataclasses.replace(page, more=True, last_index=last.seq if by_seq else last.index)

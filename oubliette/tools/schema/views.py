@@ -11,7 +11,7 @@ from oubliette.records import made_of
 from oubliette.tools.schema import response_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from oubliette import records
     from oubliette.config.schema import Config
@@ -113,6 +113,12 @@ def event_view(
     if "version" in event.data:  # of the agent, in `ready`; `version` is that of the event
         head = {"agent_version": event.data["version"], **head}
     return {**event.data, **head}
+
+
+def event_views(events: Iterable[records.Event], *, names: bool) -> Iterator[dict[str, Any]]:
+    """Yield a page's events; without `names` they have none of principals."""
+    for each in events:
+        yield event_view(each if names else each.unnamed())
 
 
 def configured(config: Config, agent: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta
@@ -114,9 +115,9 @@ async def _costs(services: ToolServices, session: Session, turns: list[Turn]) ->
         # Turns of an earlier release: the log alone has what they cost.
         before = begun[0].began_index if begun else None
         costs = await services.reader.run(turn_costs, session.id, before or ALL)
-    ends = [each.cost_before or 0.0 for each in begun[1:]] + [session.cost_usd]
-    for turn, end in zip(begun, ends, strict=False):  # a last end without a turn: none has begun
-        cost = round(end - (turn.cost_before or 0.0), 9)
+    marks = [*(each.cost_before or 0.0 for each in begun), session.cost_usd]
+    for turn, (start, end) in zip(begun, pairwise(marks), strict=True):
+        cost = round(end - start, 9)
         if cost > 0:
             costs[turn.number] = cost
     return costs

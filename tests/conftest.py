@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from oubliette.cluster.environment import OTHER_MACHINES, SETTINGS
@@ -51,6 +52,18 @@ os.environ.setdefault(fault_injection.ENCODE, "1")
 
 # Ray reads its settings when it is imported, which may be by any test that looks at all modules.
 os.environ.update(SETTINGS | {OTHER_MACHINES: "0"})
+
+
+# ---------------------------------------------------------------- the log
+# By default structlog draws a traceback by means of rich, local variables and all: a hundred times
+# as long as plain text, which is how a server writes it.
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.processors.format_exc_info,
+        structlog.processors.KeyValueRenderer(key_order=["level", "event"]),
+    ]
+)
 
 
 # ---------------------------------------------------------------- asyncio

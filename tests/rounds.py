@@ -68,7 +68,13 @@ def smoke(name: str, test: str, needs: str, *, seconds: int = 300) -> Line:
 
 
 GATE: list[Line | tuple[Line, ...]] = [
-    Line("lint", USER, 300, "make lint"),
+    (
+        Line("lint", USER, 300, "make lint"),
+        # Compiles all tests once, on the processor that lint leaves idle: each part of the core
+        # collects all tests, and would compile them for itself.
+        Line("collection", USER, 300, "OUBLIETTE_SUITE=core .venv/bin/python -m pytest "
+             "--collect-only -q --color=no -p no:cacheprovider -p no:randomly"),
+    ),
     # `make test` in a fixed order and in three fixed parts, at the same time.
     tuple(
         Line(f"core {part}/3", USER, 840, env=CORE | {"OUBLIETTE_PART": f"{part}/3"})

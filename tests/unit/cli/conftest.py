@@ -30,9 +30,10 @@ def home() -> Iterator[Path]:
 def log_of_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A command configures the log for the rest of its process, which here is other tests'."""
     monkeypatch.setattr(logging_config, "configure", lambda *_, **__: None)
+    before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     yield
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from oubliette.config import json_schema, sections
 from oubliette.config import schema as config_schema
 from oubliette.config.field_docs import field_docs
 from oubliette.tools.registry import TABLE, input_schema, output_schema
+from tests.unit.cli.exit_codes import exit_codes
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -56,8 +57,6 @@ def test_every_key_of_a_credential_is_described() -> None:
 
 
 def test_every_exit_code_is_described() -> None:
-    from tests.unit.cli.exit_codes import exit_codes
-
     page = (DOCS / "command-line.md").read_text(encoding="utf-8")
     assert {int(code) for code in re.findall(r"^\| (\d) \|", page, re.M)} == {
         0,

@@ -15,12 +15,15 @@ ON_NODES = OUBLIETTE_TEST_NODES=3 $(BIN)/python -m pytest -q -n 2 --dist loadfil
 CLUSTER_SUITES := $(patsubst %,tests/system/test_%.py,caller_tool_relay listening caller_presence sessions \
 	children map permissions minted_keys session_limits shared_trees python_api python_endings)
 
-.PHONY: help setup demo test test-all test-cluster lint format bench soak lock clean
+WRITERS := .ci/api_signatures.py .ci/blocking_api.py .ci/tables.py
+
+.PHONY: help setup demo test test-all test-cluster lint renew format bench soak lock clean
 
 help:
 	@echo "make demo   the main job, in under a minute      make test      the tests, in a few minutes"
 	@echo "make lint   ruff, pyright, import-linter         make test-all  all that the machine can run"
 	@echo "make bench  what it costs, as ratios             make soak      the long versions"
+	@echo "make renew  what scripts write from the code: parts of the API, tables and pages of docs"
 	@echo "make setup  install into .venv                   make test-cluster  one server's tests on three nodes"
 
 setup: $(STAMP)
@@ -53,8 +56,10 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
 	@$(BIN)/lint-imports
-	@$(BIN)/python .ci/api_signatures.py --check
-	@$(BIN)/python .ci/blocking_api.py --check
+	@for each in $(WRITERS); do $(BIN)/python $$each --check || exit; done
+
+renew: $(STAMP) # what is written by a script, in this order (tests check the pages of the last two)
+	@for each in $(WRITERS) .ci/python_reference.py .ci/states.py; do $(BIN)/python $$each || exit; done
 
 format: $(STAMP)
 	@$(BIN)/ruff check --fix .

@@ -40,8 +40,11 @@ def test_a_checkout_in_a_folder_with_a_blank_is_installed_there(tmp_path: Path) 
     assert given == [f"VIRTUAL_ENV={folder}/.venv"] * 2
 
 
-def test_lint_looks_whether_the_blocking_classes_are_current() -> None:
-    assert lines("lint").splitlines()[-1].endswith("python .ci/blocking_api.py --check")
+def test_lint_looks_whether_what_scripts_write_is_current() -> None:
+    scripts = "for each in .ci/api_signatures.py .ci/blocking_api.py .ci/tables.py"
+    assert scripts in lines("renew")
+    assert lines("lint").splitlines()[-1].startswith(f"{scripts}; do")
+    assert "$each --check || exit" in lines("lint")
 
 
 def test_the_demo_has_the_options_that_were_given_and_no_others() -> None:

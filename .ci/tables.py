@@ -1,10 +1,11 @@
-"""Writes the tables of docs/tools.md and docs/configuration.md from what they describe.
+"""Writes the tables of docs/tools.md, docs/events.md and docs/configuration.md from the code.
 
 python .ci/tables.py            renews them
 python .ci/tables.py --check    fails if they are not current; `make lint` does this
 
-In docs/tools.md these are the scope `read`, the errors and the reference; in docs/configuration.md
-the table of each section. What stands between them is written by hand.
+In docs/tools.md these are the scope `read`, the errors and the reference; in docs/events.md the
+fields of each type; in docs/configuration.md the keys of each section. What stands between them is
+written by hand.
 """
 # ruff: noqa: INP001 -- a program, not a package
 
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from oubliette import errors
 from oubliette.config import json_schema
+from oubliette.config.field_docs import field_docs
+from oubliette.contract.events import CLASSES, Event, SystemEvent
 from oubliette.tools.registry import TABLE, input_schema, output_schema
 
 if TYPE_CHECKING:
@@ -116,14 +119,35 @@ def tools(page: str) -> str:
     return head + "\n" + "\n".join(sections).rstrip() + "\n"
 
 
+def with_rows(page: str, title: str, head: str, rows: Iterator[str]) -> str:
+    """The page with these rows in the table of that head below that heading, if it has one."""
+    begun = re.search(rf"(?s)\n### {title}\n(?:(?!\n##).)*?\n{re.escape(head)}", page)
+    if begun is None:
+        return page
+    rest = re.sub(r"^(\|[^\n]*\n)*", "", page[begun.end() :])
+    return page[: begun.end()] + "".join(rows) + rest
+
+
+def events(page: str) -> str:
+    """The page of the events, renewed."""
+    common = set(Event.__struct_fields__)
+    for name, each in CLASSES.items():
+        if each is SystemEvent:  # has other fields in a program than on the wire
+            continue
+        texts = {field: text for field, text in field_docs(each).items() if field not in common}
+        rows = (
+            f"| `{field}` | {cell(text).replace('None', 'null')} |\n"
+            for field, text in texts.items()
+        )
+        page = with_rows(page, f"`{name}`", "| field | |\n|---|---|\n", rows)
+    return page
+
+
 def configuration(page: str) -> str:
     """The page of the configuration, renewed."""
-    head = r"\| key \| default \| \|\n\|---\|---\|---\|\n"
+    head = "| key | default | |\n|---|---|---|\n"
     for name, section in json_schema.schema()["properties"].items():
-        title = rf"### \[{name}(?:\.NAME)?\]\n(?:(?!\n### ).)*?\n{head}"
-        if begun := re.search(rf"(?s){title}", page):
-            rest = re.sub(r"^(\|[^\n]*\n)*", "", page[begun.end() :])
-            page = page[: begun.end()] + "".join(keys(section)) + rest
+        page = with_rows(page, rf"\[{name}(?:\.NAME)?\]", head, keys(section))
     return page
 
 
@@ -135,7 +159,7 @@ def keys(section: dict[str, Any]) -> Iterator[str]:
         yield f"| `{name}` | {default} | {cell(each['description'])} |\n"
 
 
-PAGES = {"tools.md": tools, "configuration.md": configuration}
+PAGES = {"tools.md": tools, "events.md": events, "configuration.md": configuration}
 
 
 def main() -> int:

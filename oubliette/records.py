@@ -21,25 +21,6 @@ MAX_TITLE: Final = 200  # characters
 
 TERMINAL: Final = frozenset({"completed", "failed", "timed_out"})
 
-EventType = Literal[
-    "system",
-    "message",
-    "delta",
-    "tool_call",
-    "tool_result",
-    "completion",
-    "error",
-    "status",
-    "caller_tool_request",
-    "caller_tool_progress",
-    "caller_tool_settled",
-    "session_map",
-    "snapshot",
-    "permission_request",
-    "permission_settled",
-]
-
-
 TurnState = Literal["queued", "running", "done"]
 TurnOutcome = Literal["completed", "interrupted", "failed"]
 

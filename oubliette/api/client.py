@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.connection import SystemConnection
-    from oubliette.api.events.types import Event
     from oubliette.api.shared import Subscriber, Subscription
+    from oubliette.contract.events import Event
     from oubliette.kit import System
 
 OnExit = Literal["end", "keep"]

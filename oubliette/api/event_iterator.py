@@ -15,12 +15,12 @@ import msgspec
 from oubliette.api.connection import POLL_MARGIN, POLL_SECONDS
 from oubliette.api.events.cursors import EventCursor, page_of
 from oubliette.api.events.decoding import decode_event
-from oubliette.api.events.types import LargeEvent, Status
+from oubliette.contract.events import LargeEvent, Status
 
 if TYPE_CHECKING:
     from oubliette.api.connection import CallsTools
     from oubliette.api.events.turn_result import TurnFold
-    from oubliette.api.events.types import Event
+    from oubliette.contract.events import Event
 
 FINISHED: Final = frozenset({"completed", "failed", "timed_out"})
 """Statuses of a session that has no agent any more."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from oubliette.api.errors import AgentNeverSawTools
 from oubliette.api.event_iterator import EventIterator, TurnEvents
 from oubliette.api.events.turn_result import TurnFold
-from oubliette.api.events.types import SystemEvent
+from oubliette.contract.events import SystemEvent
 from oubliette.errors import DeadlineExceeded, OublietteError
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from oubliette.api import client as twins
     from oubliette.api.callers.caller_loops import OnPermission
-    from oubliette.api.events.types import Event
     from oubliette.api.views import ProjectInfo, SessionInfo
+    from oubliette.contract.events import Event
     from oubliette.contract.session import PermissionInfo
 
 

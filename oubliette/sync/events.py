@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from oubliette.api.event_iterator import EventIterator, TurnEvents
-    from oubliette.api.events.types import Event
+    from oubliette.contract.events import Event
     from oubliette.sync.portal_thread import PortalThread
 
 

@@ -16,17 +16,17 @@ from oubliette.api.callers.request_answers import CallAnswer, PermissionAnswer
 from oubliette.api.connection import POLL_SECONDS
 from oubliette.api.event_iterator import whole
 from oubliette.api.events.decoding import decode_event
-from oubliette.api.events.types import CallerToolRequest, CallerToolSettled, PermissionRequest
+from oubliette.contract.events import CallerToolRequest, CallerToolSettled, PermissionRequest
 from oubliette.errors import Conflict, DeadlineExceeded, OublietteError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.api.callers.once_store import OnceStore
-    from oubliette.api.events.types import Event
     from oubliette.api.permissions import PermissionRules
     from oubliette.api.shared import ClientShared
     from oubliette.api.tools.prepared import PreparedTool
+    from oubliette.contract.events import Event
 
 KEEP_ANSWERED: Final = 10_000  # requests that are known to be answered
 SUPERSEDED: Final = "superseded"

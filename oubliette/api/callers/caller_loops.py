@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
 
     from oubliette.api.callers.once_store import OnceStore
-    from oubliette.api.events.types import PermissionRequest
     from oubliette.api.shared import ClientShared
     from oubliette.api.tools.prepared import PreparedTool
+    from oubliette.contract.events import PermissionRequest
 
 OnPermission: TypeAlias = "PermissionRules | Callable[[PermissionRequest], object]"
 """Policy for permissions: `rules(…)`, or a function, async or not, that returns the decision."""

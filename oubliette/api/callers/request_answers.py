@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from oubliette.api.callers.once_store import OnceStore
     from oubliette.api.connection import SystemConnection
-    from oubliette.api.events.types import CallerToolRequest, PermissionRequest
     from oubliette.api.permissions import PermissionRules
     from oubliette.api.tools.prepared import PreparedTool
+    from oubliette.contract.events import CallerToolRequest, PermissionRequest
 
 MAX_PROGRESS: Final = 1000  # characters of one report
 _log = logging.getLogger("oubliette.caller")

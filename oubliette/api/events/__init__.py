@@ -15,7 +15,8 @@ from oubliette.api.events.turn_result import (
     plain_result,
     result_of,
 )
-from oubliette.api.events.types import (
+from oubliette.api.events.usage import Usage, usage_of
+from oubliette.contract.events import (
     CallerToolProgress,
     CallerToolRequest,
     CallerToolSettled,
@@ -35,7 +36,6 @@ from oubliette.api.events.types import (
     UnknownEvent,
     WorkspaceSnapshot,
 )
-from oubliette.api.events.usage import Usage, usage_of
 
 __all__ = (
     "CallerToolProgress",

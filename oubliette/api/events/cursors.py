@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from oubliette.api.errors import EventsMissing
 from oubliette.api.events.decoding import decode_event
-from oubliette.api.events.types import Event
+from oubliette.contract.events import Event
 from oubliette.contract.session import SessionEventsPage
 
 if TYPE_CHECKING:

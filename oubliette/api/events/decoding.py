@@ -7,47 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from oubliette.api.events.types import (
-    CallerToolProgress,
-    CallerToolRequest,
-    CallerToolSettled,
-    Completion,
-    Delta,
-    ErrorEvent,
-    Event,
-    LargeEvent,
-    MapProgress,
-    Message,
-    PermissionRequest,
-    PermissionSettled,
-    Status,
-    SystemEvent,
-    ToolCall,
-    ToolResult,
-    UnknownEvent,
-    WorkspaceSnapshot,
-)
+from oubliette.contract.events import CLASSES, Event, LargeEvent, SystemEvent, UnknownEvent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_CLASSES: Final[dict[str, type[Event]]] = {
-    "status": Status,
-    "delta": Delta,
-    "message": Message,
-    "tool_call": ToolCall,
-    "tool_result": ToolResult,
-    "completion": Completion,
-    "error": ErrorEvent,
-    "caller_tool_request": CallerToolRequest,
-    "caller_tool_progress": CallerToolProgress,
-    "caller_tool_settled": CallerToolSettled,
-    "session_map": MapProgress,
-    "snapshot": WorkspaceSnapshot,
-    "permission_request": PermissionRequest,
-    "permission_settled": PermissionSettled,
-}
-"""Class by type, of events whose fields are known."""
 _HEAD: Final = frozenset(Event.__struct_fields__)
 
 
@@ -66,7 +30,7 @@ def decode_event(data: Mapping[str, Any]) -> Event:
         named_kind = kind if isinstance(kind, str) else None
         left = _rest(whole, "kind") if named_kind is not None else _rest(whole)
         return SystemEvent(**_head(whole), kind=named_kind, data=left)
-    known = _CLASSES.get(named) if isinstance(named, str) else None
+    known = CLASSES.get(named) if isinstance(named, str) else None
     if known is None:
         return UnknownEvent(**_head(whole), data=whole)
     try:

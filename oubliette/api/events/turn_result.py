@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from oubliette.api.errors import SessionFailed, TurnInterrupted
-from oubliette.api.events.types import (
+from oubliette.api.events.usage import NOTHING_USED, Usage, usage_from
+from oubliette.contract.events import (
     Completion,
     Delta,
     ErrorEvent,
@@ -17,13 +18,12 @@ from oubliette.api.events.types import (
     ToolCall,
     ToolResult,
 )
-from oubliette.api.events.usage import NOTHING_USED, Usage, usage_from
 from oubliette.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from oubliette.api.events.types import Event
+    from oubliette.contract.events import Event
 
 _FINISHED: Final = {"completed", "failed", "timed_out"}
 """Statuses of sessions that have no agent any more."""

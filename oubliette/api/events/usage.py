@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from oubliette.api.events.types import SystemEvent
+from oubliette.contract.events import SystemEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from oubliette.api.events.types import Event
+    from oubliette.contract.events import Event
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from oubliette.api.permissions.subjects import Subject, subject_of
 from oubliette.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from oubliette.api.events.types import PermissionRequest
+    from oubliette.contract.events import PermissionRequest
 
 Answer: TypeAlias = Literal["allow", "deny"]
 """A decision on a permission request."""

@@ -16,7 +16,7 @@ from oubliette.api.permissions.kinds import ON_PATHS, is_token, kind_of, names_o
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from oubliette.api.events.types import PermissionRequest
+    from oubliette.contract.events import PermissionRequest
 
 _OF_ACP: Final = {"fetch": "web"}
 """Kind by the kind of the Agent Client Protocol, where the two differ."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from msgspec import Meta
 
 from oubliette.contract import field_types
+from oubliette.contract.events import EventType
 from oubliette.contract.field_types import Params
 from oubliette.contract.session_tools import MAX_WAIT
 from oubliette.kit import ActorDead, AskTimeout
-from oubliette.records import EventType
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.queries.event_log import EventChoice
 from oubliette.tools.handlers.projects import visible_project

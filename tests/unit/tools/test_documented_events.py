@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import oubliette
-from oubliette.records import EventType
+from oubliette.contract.events import EventType
 from oubliette.runtime.agents.base import EventKind
 from tests.syntax import parse
 

@@ -13,8 +13,8 @@ import pytest
 import oubliette
 from oubliette.api.callers.once_store import OnceStore
 from oubliette.api.callers.request_answers import CallAnswer
-from oubliette.api.events.types import CallerToolRequest
 from oubliette.api.tools import tool_table
+from oubliette.contract.events import CallerToolRequest
 from oubliette.errors import ConfigError, DeadlineExceeded, NotFound, Unavailable
 
 if TYPE_CHECKING:

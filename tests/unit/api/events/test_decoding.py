@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import oubliette
 from oubliette.api import events
 from oubliette.api.events import Event, LargeEvent, SystemEvent, UnknownEvent, decode_event
-from oubliette.records import EventType
+from oubliette.contract.events import EventType
 
 PAGE = Path(oubliette.__file__).parents[1] / "docs" / "events.md"
 HEAD = {"session_id": "gogol_1", "index": 4, "seq": 90, "ts": 1795253979.67, "version": 1}

@@ -14,7 +14,7 @@ an `UnknownEvent`.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -131,7 +131,7 @@ class Completion(Event, frozen=True, kw_only=True):
     status: str
     """`completed`, `interrupted` or `failed`."""
     final_text: str | None = None
-    """The agent's last message; of a failed turn, the reason."""
+    """The agent's last message; if the turn failed or its agent was ended, the reason."""
 
 
 class ErrorEvent(Event, frozen=True, kw_only=True):
@@ -141,7 +141,8 @@ class ErrorEvent(Event, frozen=True, kw_only=True):
     message: str = ""
     """A sentence about the error."""
     kind: str | None = None
-    """`limit`: a limit was reached. `not_run`: a message was not passed to the agent."""
+    """`limit`: a limit was reached, of a turn, a tree or a project. `not_run`: a message was not
+    passed to the agent, because the session finished."""
     limit: str | None = None
     """Of `limit`: its name, such as `max_turn_seconds`."""
     exit_code: int | None = None
@@ -219,15 +220,16 @@ class WorkspaceSnapshot(Event, frozen=True, kw_only=True):
     ref: str
     """Names the snapshot."""
     moment: str = "end"
-    """`start` or `end` of the turn."""
+    """`start` or `end` of the turn; `interrupt`: before an interrupt, or the end of the session,
+    was passed on to the agent."""
     files: int = 0
     """Number of files that differ from the snapshot before it."""
     insertions: int | None = 0
-    """Lines that are new in them; None: they take too long to count."""
+    """Lines that are new in them; None: they take longer than ten seconds to count."""
     deletions: int | None = 0
     """Lines that are gone from them; None as for `insertions`."""
     left_out: int = 0
-    """Number of entries that the snapshot does not contain."""
+    """Number of entries that it lacks: sockets, pipes, devices, unreadable and large files."""
     left_out_shown: dict[str, str] = {}
     """Some of them, each with the reason."""
     torn: bool = False
@@ -303,3 +305,30 @@ class UnknownEvent(Event, frozen=True, kw_only=True):
     """The whole event as it was received."""
     problem: str | None = None
     """Description of the first field that has another type than documented."""
+
+
+CLASSES: Final[dict[str, type[Event]]] = {
+    field.default: kind
+    for kind in Event.__subclasses__()
+    for field in msgspec.structs.fields(kind)
+    if field.name == "type" and isinstance(field.default, str)
+}
+"""Class by type, of events whose fields are known."""
+
+EventType = Literal[
+    "system",
+    "message",
+    "delta",
+    "tool_call",
+    "tool_result",
+    "completion",
+    "error",
+    "status",
+    "caller_tool_request",
+    "caller_tool_progress",
+    "caller_tool_settled",
+    "session_map",
+    "snapshot",
+    "permission_request",
+    "permission_settled",
+]

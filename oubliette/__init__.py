@@ -86,6 +86,10 @@ if TYPE_CHECKING:
     from oubliette.api.repositories import (
         FetchedBranches,
     )
+    from oubliette.api.results.views import (
+        ProjectInfo,
+        SessionInfo,
+    )
     from oubliette.api.session import (
         Session,
     )
@@ -101,10 +105,6 @@ if TYPE_CHECKING:
     )
     from oubliette.api.turn import (
         Turn,
-    )
-    from oubliette.api.views import (
-        ProjectInfo,
-        SessionInfo,
     )
     from oubliette.contract.changes import (
         CheckpointInfo,
@@ -320,7 +320,7 @@ _NAMES = {
     ),
     "oubliette.api.tree": ("Tree",),
     "oubliette.api.turn": ("Turn",),
-    "oubliette.api.views": (
+    "oubliette.api.results.views": (
         "ProjectInfo",
         "SessionInfo",
     ),

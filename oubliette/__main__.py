@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from oubliette.cli import stop_signals
+from oubliette.cli.terminal import stop_signals
 
 
 def main() -> NoReturn:

@@ -14,10 +14,10 @@ from oubliette.api.context import ClientContext
 from oubliette.api.events.decoding import decode_event
 from oubliette.api.owned_context import finish
 from oubliette.api.project import PAGE
+from oubliette.api.results.views import SessionInfo
 from oubliette.api.session import Session
 from oubliette.api.shared import subscribe
 from oubliette.api.spawner import CLEANUP_SECONDS, end_quietly
-from oubliette.api.views import SessionInfo
 from oubliette.contract.session import PermissionInfo
 from oubliette.errors import Conflict, InvalidParameter
 

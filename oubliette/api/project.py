@@ -9,8 +9,8 @@ import msgspec
 from oubliette.api._generated.tree_calls import TreeCalls
 from oubliette.api.files.workspace_files import WorkspaceFiles
 from oubliette.api.repositories import CLONE_SECONDS, FetchedBranches
+from oubliette.api.results.views import ProjectInfo, SessionInfo
 from oubliette.api.session import Session
-from oubliette.api.views import ProjectInfo, SessionInfo
 from oubliette.contract.project import BranchInfo
 
 if TYPE_CHECKING:

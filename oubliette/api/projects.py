@@ -8,7 +8,7 @@ import msgspec
 
 from oubliette.api.project import PAGE, Project
 from oubliette.api.repositories import CLONE_SECONDS, project_parameters
-from oubliette.api.views import ProjectInfo
+from oubliette.api.results.views import ProjectInfo
 from oubliette.errors import AlreadyExists, Conflict
 
 if TYPE_CHECKING:

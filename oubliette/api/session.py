@@ -19,9 +19,9 @@ from oubliette.api.changes import (
 from oubliette.api.errors import from_wire
 from oubliette.api.event_iterator import EventIterator
 from oubliette.api.files.workspace_files import WorkspaceFiles
+from oubliette.api.results.views import SessionInfo
 from oubliette.api.shared import subscribe
 from oubliette.api.turn import Turn
-from oubliette.api.views import SessionInfo
 from oubliette.contract.changes import CheckpointInfo, MergeInfo, PushInfo, RestoreInfo
 from oubliette.errors import NotFound
 

@@ -68,8 +68,7 @@ def up(  # noqa: PLR0917 - one parameter per option
     It takes up to a minute, and runs until `oubliette cluster down`. Unless a database is given, a
     PostgreSQL is started for it.
     """
-    from oubliette.cli import stop_signals
-    from oubliette.cli.terminal import progress
+    from oubliette.cli.terminal import progress, stop_signals
     from oubliette.cluster import trial_servers
     from oubliette.errors import InvalidParameter
 

@@ -30,7 +30,7 @@ TIMEOUT: Final = option(
 @app.command("list")
 def list_images(home: Home = None, output: Output = Format.text) -> None:
     """List the container types with their images, and the state of each image in the engine."""
-    from oubliette.cli.engine_images import listing, table_of
+    from oubliette.cli.client.engine_images import listing, table_of
     from oubliette.config.loader import find_home, load
 
     found = listing(load(find_home(home)).config)

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from oubliette.cli import stop_signals
 from oubliette.cli.client.calls import call
 from oubliette.cli.client.other_owner import explained
 from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.terminal import stop_signals
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 from oubliette.errors import OublietteError
 

@@ -83,7 +83,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     """
     import sys
 
-    from oubliette.cli import stop_signals
+    from oubliette.cli.terminal import stop_signals
     from oubliette.cli.terminal.lean_structlog import import_structlog
 
     stop_signals.guard()

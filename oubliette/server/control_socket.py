@@ -26,8 +26,8 @@ from oubliette.kit.retry import ask_with_retry
 from oubliette.runtime.files.home import CONTROL_SOCKET, HomeLock
 from oubliette.runtime.files.removal_watch import RemovalWatch
 from oubliette.tools.registry import call
+from oubliette.tools.schema.tool_result import failure
 from oubliette.tools.spec import OPERATOR
-from oubliette.tools.tool_result import failure
 
 if TYPE_CHECKING:
     from asyncio import StreamReader, StreamWriter

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from oubliette.api import client as twins
     from oubliette.api.callers.caller_loops import OnPermission
-    from oubliette.api.views import ProjectInfo, SessionInfo
+    from oubliette.api.results.views import ProjectInfo, SessionInfo
     from oubliette.contract.events import Event
     from oubliette.contract.session import PermissionInfo
 

@@ -16,7 +16,7 @@ from oubliette.sync.workspace_files import WorkspaceFiles
 if TYPE_CHECKING:
     from oubliette.api import project as twins
     from oubliette.api.repositories import FetchedBranches
-    from oubliette.api.views import ProjectInfo, SessionInfo
+    from oubliette.api.results.views import ProjectInfo, SessionInfo
     from oubliette.contract.project import Answers, BranchInfo
     from oubliette.sync.portal_thread import PortalThread
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from oubliette.api import session as twins
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.changes import ExportInfo, ForkInfo
-    from oubliette.api.views import SessionInfo
+    from oubliette.api.results.views import SessionInfo
     from oubliette.contract.changes import (
         CheckpointInfo,
         Diff,

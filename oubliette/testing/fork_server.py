@@ -33,7 +33,7 @@ PRELOADED: Final = (
     "oubliette.cli.main",
     "oubliette.cli.serve",
     "oubliette.cli.serve",
-    "oubliette.cli.stop_signals",
+    "oubliette.cli.terminal.stop_signals",
     "oubliette.cli.terminal.logging_config",
     "oubliette.config.loader",
     "oubliette.server.daemon",

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from oubliette.kit import Ref
     from oubliette.tools.home_nodes import HomeNodes
+    from oubliette.tools.schema.tool_result import ToolResult
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext, Tool
-    from oubliette.tools.tool_result import ToolResult
 
 ATTEMPTS: Final = 3
 """Homes that are tried for one call; a project moves only while nothing of it lives."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from oubliette.kit import Actor, Message, Reply, handles
+from oubliette.tools.schema.tool_result import ToolResult
 from oubliette.tools.spec import CallerIdentity
-from oubliette.tools.tool_result import ToolResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

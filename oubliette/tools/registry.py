@@ -55,16 +55,16 @@ from oubliette.tools.handlers.repository import (
     session_push,
     session_restore,
 )
-from oubliette.tools.tool_result import failure, success
+from oubliette.tools.schema.tool_result import failure, success
 from oubliette.tools.user_rights import check_users
 
 if TYPE_CHECKING:
     import msgspec
 
     from oubliette.tools.auth.scopes import Scope
+    from oubliette.tools.schema.tool_result import ToolResult
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext, Tool, Transport
-    from oubliette.tools.tool_result import ToolResult
 
 _log = structlog.get_logger("oubliette.tools")
 

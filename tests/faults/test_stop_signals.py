@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(120)
 
-HANDLED = "oubliette.cli.stop_signals"
+HANDLED = "oubliette.cli.terminal.stop_signals"
 """The module whose import is the first thing of ours: the interpreter is not ours to guard."""
 IMPORTS = [1, 20, 80, 160, 320]
 STAGES = ["agents", "home", "runtime", "store", "containers", "front", "sessions"]

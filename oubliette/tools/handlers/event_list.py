@@ -13,9 +13,9 @@ from oubliette.contract.session_tools import MAX_WAIT
 from oubliette.kit import ActorDead, AskTimeout
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.queries.event_log import EventChoice
+from oubliette.tools.handlers.log_watch import WaitForGrowth, log_watch
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import visible_session
-from oubliette.tools.log_watch import WaitForGrowth, log_watch
 from oubliette.tools.schema import response_size
 from oubliette.tools.schema.views import event_views
 from oubliette.tools.spec import Result, tool

@@ -24,9 +24,9 @@ from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
     from oubliette import records
+    from oubliette.tools.schema.tool_result import ToolResult
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
-    from oubliette.tools.tool_result import ToolResult
 
 END_SECONDS: Final = 15.0
 

@@ -9,7 +9,7 @@ import pytest
 
 from oubliette.actors.store.actor import FollowLog
 from oubliette.kit import ActorDead
-from oubliette.tools.log_watch import LogWatch, WaitForGrowth
+from oubliette.tools.handlers.log_watch import LogWatch, WaitForGrowth
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench

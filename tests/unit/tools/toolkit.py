@@ -73,9 +73,9 @@ from oubliette.tools.agent_endpoint import AgentToolEndpoint, context_of
 from oubliette.tools.auth import scopes
 from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.registry import call
+from oubliette.tools.schema.tool_result import ToolResult
 from oubliette.tools.services import ServerCapabilities, ToolServices, commits
 from oubliette.tools.spec import CallContext
-from oubliette.tools.tool_result import ToolResult
 
 Answer = AnswerCallerTool | AnswerPermission | ReportCallProgress
 IDLE = SessionWaits(waits=(Wait(kind="message", what="a message"),))

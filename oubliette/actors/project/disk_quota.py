@@ -25,7 +25,7 @@ from oubliette.runtime.files.disk_usage import measure
 from oubliette.runtime.long_work import in_own_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from oubliette.actors.context import ActorContext
     from oubliette.kit import Ref
@@ -67,6 +67,8 @@ class Measured(Message):
     """Sessions that are live now."""
     running: bool = False
     """Whether a turn of one of them runs."""
+    stopped: bool = False
+    """Whether its containers were stopped before it was measured."""
 
 
 class MeasureFailed(Message):
@@ -128,13 +130,15 @@ class DiskQuotaMonitor:
                 f" {self._context.config.projects.check_seconds:g} s, a large one less often",
             )
 
-    def measure(self) -> None:
-        """Measure now, beside the mailbox."""
+    def measure(self, *, stop: Sequence[Ref] = ()) -> None:
+        """Measure now, beside the mailbox, once these containers are stopped."""
         self._pipe_to_self(
-            self._measure(), lambda measured: measured, lambda e: MeasureFailed(reason=repr(e))
+            self._measure(stop), lambda measured: measured, lambda e: MeasureFailed(reason=repr(e))
         )
 
-    async def _measure(self) -> Measured:
+    async def _measure(self, stop: Sequence[Ref]) -> Measured:
+        stops = [container.ask(StopContainer(force=True)) for container in stop]
+        await asyncio.gather(*stops, return_exceptions=True)
         live = await self._context.reader.live_sessions(self._id)
         folders = self._context.folders
         tops = [folders.project(self._id), folders.session_homes(self._id)]
@@ -161,6 +165,7 @@ class DiskQuotaMonitor:
             seconds=time.monotonic() - began,
             sessions=tuple(session.id for session in live),
             running=any(session.status == "running" for session in live),
+            stopped=bool(stop),
         )
 
     def failed(self, message: MeasureFailed) -> None:
@@ -176,9 +181,16 @@ class DiskQuotaMonitor:
         self._see_room(message)
         used = f"this project takes {_shown(message.used)} of {_shown(limit)}"
         self._full = used if message.used >= limit else None
+        stop: list[Ref] = []
         if message.used >= limit:
-            if message.used >= self._interrupted_at + AGAIN_AT * limit or not self._interrupted_at:
-                self._end_growth(message, used)
+            if message.stopped:
+                # It grew until the stop. What is started since then, such as a file_delete, is not
+                # to be stopped for that.
+                self._interrupted_at = message.used
+            elif (
+                message.used >= self._interrupted_at + AGAIN_AT * limit or not self._interrupted_at
+            ):
+                stop = self._end_growth(message, used)
         else:
             self._interrupted_at = self._interrupts = 0
             if message.used >= WARN_AT * limit and not self._warned:
@@ -188,22 +200,24 @@ class DiskQuotaMonitor:
             self._watching = self._warned = False
             self._interrupted_at = self._interrupts = self._incomplete = self._relay_told = 0
             return
+        if stop:
+            self.measure(stop=stop)
+            return
         rest = max(self._context.config.projects.check_seconds, REST * message.seconds)
         self._after(rest, MeasureNow())
 
-    def _end_growth(self, message: Measured, used: str) -> None:
-        """Interrupt the turns; if it grows without one, or in spite of it, stop its containers."""
+    def _end_growth(self, message: Measured, used: str) -> list[Ref]:
+        """Interrupt the turns; return its containers if it grows without one or in spite of it."""
         first, self._interrupted_at = not self._interrupted_at, message.used
         if first or (message.running and self._interrupts < INTERRUPTS):
             self._interrupts += 1
             self._tell(
                 message, "interrupt", f"{used}: its turns are interrupted; remove some files"
             )
-            return
+            return []
         text = f"{used} and goes on growing: its containers are stopped; remove some files"
         self._tell(message, "interrupt", text)
-        for container in self._containers():
-            container.tell(StopContainer(force=True))
+        return self._containers()
 
     def _see_all(self, message: Measured) -> None:
         """Take a project that cannot be measured, however long it takes, for one above its limit.

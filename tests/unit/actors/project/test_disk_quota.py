@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,10 +19,16 @@ def monitor(notices: list[Any], stops: list[Any] | None = None) -> DiskQuotaMoni
     session = SimpleNamespace(is_alive=lambda: True, tell=notices.append)
     registry = SimpleNamespace(session=lambda _: session)
     context: Any = SimpleNamespace(config=Config(), session_registry=registry)
-    container: Any = SimpleNamespace(tell=[].append if stops is None else stops.append)
-    return DiskQuotaMonitor(
-        context, "proj_1", lambda *_: None, lambda *_: None, lambda: [container]
-    )
+
+    async def stop(message: Any) -> None:
+        (stops if stops is not None else []).append(message)
+
+    def begin(work: Any, *_: object) -> None:
+        with contextlib.suppress(AttributeError):  # there is no reader to measure with
+            asyncio.run(work)
+
+    container: Any = SimpleNamespace(ask=stop)
+    return DiskQuotaMonitor(context, "proj_1", lambda *_: None, begin, lambda: [container])
 
 
 def measured(*, complete: bool = True, relay: int = 0) -> Measured:
@@ -86,6 +94,17 @@ def test_what_grows_without_a_turn_or_in_spite_of_interrupts_has_its_containers_
             notice.message for notice in notices if "its containers are stopped" in notice.message
         ]
         assert len(told) == len(stops)
+
+
+def test_what_grew_until_its_containers_were_stopped_stops_none_that_began_since_then() -> None:
+    stops: list[Any] = []
+    watched = monitor([], stops)
+    sizes = ((21, 0), (23, 1), (25, 1), (25.5, 1), (27, 2))
+    for number, (size, expected) in enumerate(sizes):
+        watched.measured(
+            msgspec.structs.replace(measured(), used=int(size * GIB), stopped=number == 2)
+        )
+        assert len(stops) == expected
 
 
 def test_no_command_is_run_above_the_limit_until_it_was_measured_below() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import sys
 from typing import TYPE_CHECKING, Final
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import structlog
 
-from oubliette.errors import OublietteError
+from oubliette.errors import ConfigError, OublietteError
 from oubliette.kit.fair_loop import run_fairly
 from oubliette.runtime import heap
 from oubliette.server import running
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 START_MAY_END: Final = 2.0  # seconds for a start to finish after a stop was requested
 SWITCH_SECONDS: Final = 0.0005  # seconds; lets the writer's thread run beside a busy loop
+FEWEST_FILES: Final = 48  # with fewer its parts start, and one of them ends where it imports
 STOP: Final = (signal.SIGTERM, signal.SIGINT)
 
 log = structlog.get_logger("oubliette.server")
@@ -47,8 +49,10 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
     A signal during the start lets it finish, or cancels it if it takes longer than `START_MAY_END`.
 
     Raises:
+        ConfigError: it may have too few open files.
         OublietteError: as `running`, and when a critical part has failed permanently.
     """
+    _check_open_files()
     sys.setswitchinterval(SWITCH_SECONDS)
     run_fairly(asyncio.get_running_loop())
     async with contextlib.AsyncExitStack() as stack:
@@ -76,6 +80,16 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
         raise OublietteError(
             f"the server could not go on: {server.failed.result()}",
             hint="start it again; agents live on, and nothing that was acknowledged is lost",
+        )
+
+
+def _check_open_files() -> None:
+    """Refuse a limit with which a server would end as soon as it is used."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < FEWEST_FILES:
+        raise ConfigError(
+            f"the limit of open files is {most}, and a server needs at least {FEWEST_FILES}",
+            hint="raise it: ulimit -n 1024, or LimitNOFILE= of a systemd unit",
         )
 
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pwd
+import resource
 import shutil
 import subprocess
 import sys
@@ -166,6 +167,16 @@ def test_a_full_stderr_changes_no_exit_code(home: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (NotFound.exit_code, b"")
+
+
+def test_a_limit_of_open_files_that_is_too_low_for_a_server_is_refused_with_the_remedy(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (24, 24))
+    done = run("serve", "--port", "0", "--runtime", "process")
+    assert done.code == 2
+    assert "the limit of open files is 24, and a server needs at least 48" in done.err
+    assert "ulimit -n 1024" in done.err
 
 
 def test_input_that_is_no_text_is_wrong_usage(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,13 +27,14 @@ from oubliette.cli import (
     port,
     project,
     restore,
-    serve,
     session,
     store,
     token,
+    tree,
 )
 from oubliette.cli.doctor import command
 from oubliette.cli.run import command as run_command
+from oubliette.cli.serve import command as serve_command
 from oubliette.cli.terminal import standard_streams, usage
 from oubliette.cli.terminal.command_hints import in_commands
 from oubliette.cli.terminal.output import Format, choose, print_error
@@ -51,6 +52,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "fork": "oubliette fork 3k9x 'Try it without the ORM' --at 2 --count 3",
     "logs": "oubliette logs --follow --type permission_request",
     "permit": "oubliette permit 3k9x --deny",
+    "tree": "oubliette tree 3k9x",
     "port": "oubliette port 3k9x 8000",
     "compare": "oubliette compare 3k9x 7m2p",
     "merge": "oubliette merge 3k9x --into fix/test",
@@ -107,13 +109,14 @@ app = typer.Typer(
     " 7 exists already, 8 no server.",
 )
 app.command("run")(run_command.run)
-app.command("serve")(serve.serve)
-app.command("stop")(serve.stop)
+app.command("serve")(serve_command.serve)
+app.command("stop")(serve_command.stop)
 app.command("restore")(restore.restore)
 app.command("diff")(diff.diff)
 app.command("drop")(apply.drop)
 app.command("port")(port.port)
 app.command("permit")(permit.permit)
+app.command("tree")(tree.tree)
 app.command("logs")(session.log_of_all)
 app.command("compare")(diff.compare)
 app.command("fork")(restore.fork)

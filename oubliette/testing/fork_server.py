@@ -31,8 +31,7 @@ START: Final = "from oubliette.testing.fork_server import run; run()"
 PRELOADED: Final = (
     "anyio._backends._asyncio",
     "oubliette.cli.main",
-    "oubliette.cli.serve",
-    "oubliette.cli.serve",
+    "oubliette.cli.serve.command",
     "oubliette.cli.terminal.stop_signals",
     "oubliette.cli.terminal.logging_config",
     "oubliette.config.loader",

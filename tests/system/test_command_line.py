@@ -130,6 +130,29 @@ async def test_why_tells_who_waits_on_whom_down_to_a_person(site, oubliette):
         assert len(lines) == 5
 
 
+async def test_tree_shows_who_works_below_whom_and_how_much_of_the_limits_is_used(site, oubliette):
+    async with site.caller("http-auto") as caller:
+        await caller.listen()
+        call = json.dumps({"message": "ask may I?"})
+        agent = await site.spawn(caller, f"call session_message {call}")
+        child = (await caller.event("permission_request"))["session_id"]
+
+        shown = await oubliette("tree", child)
+        head, root, below, _, limits, *rows = shown.out.splitlines()
+        assert head.split() == ["SESSION", "STATUS", "AGENT", "COST", "WAITS", "FOR", "TITLE"]
+        assert root.startswith(agent.session_id)
+        assert "\ta child\t" in root
+        assert below.startswith(f"  {child}")
+        assert "a decision on may I?" in below
+        assert limits.split() == ["LIMIT", "USED", "OF", "SET", "BY"]
+        used = {row.split()[0]: row.split()[1:3] for row in rows}
+        assert used["max_agents_at_once"] == ["2", "10"]
+
+        told = (await oubliette("tree", agent.session_id, "-o", "json")).json
+        assert [each["session_id"] for each in told["sessions"]] == [agent.session_id, child]
+        assert {each["name"] for each in told["limits"]} >= used.keys()
+
+
 async def test_why_of_a_session_that_ended(site, oubliette):
     async with site.caller("http-auto") as caller:
         agent = await site.spawn(caller, "say hello")

@@ -116,7 +116,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
         if cluster is None:
             _serve_alone(place, given, as_json=as_json)
         else:
-            from oubliette.cli.node_agent import serve_node
+            from oubliette.cli.serve.node import serve_node
 
             serve_node(place, cluster, node, given, log_level=log_level, as_json=as_json)
     finally:

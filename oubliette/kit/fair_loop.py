@@ -28,6 +28,9 @@ ROUND: Final = 0.0003
 CREDIT: Final = 0.2
 """Seconds that a principal may use ahead of others after a pause: its calls are short, and come one
 after the other."""
+LONGEST: Final = 0.5
+"""Seconds of one turn that count. Turns are short; in a longer one the process was stopped, or code
+was imported that all use, and its principal would wait as long while others are busy."""
 MANY: Final = 1000
 """Principals that are remembered while all of them rest."""
 
@@ -151,7 +154,7 @@ class FairQueue:
         """Count the time of a turn that has ended."""
         owner, self._running = self._running, None
         assert owner is not None
-        owner.used += now - self._since
+        owner.used += min(now - self._since, LONGEST)
         if owner.ready:
             heapq.heappush(self._order, (owner.used, next(self._count), owner))
         else:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oubliette.runtime.agents.checked import MAX_COUNT, MAX_DEPTH
-from oubliette.runtime.agents.line_framing import MAX_LINE
+from oubliette.runtime.agents.line_framing import MAX_LINE, Line, LineFramer
 from oubliette.runtime.agents.silence import events_of_silence
 from tests import selection
 from tests.conformance.agents import AGENTS, Agent
@@ -131,17 +131,20 @@ def test_what_cannot_be_counted_of_a_turn_is_left_out(usage: dict[str, Any]) -> 
 
 
 LONG = "x" * MAX_LINE
-ENDS = {
-    "scripted": {"type": "completion", "turn": 1, "status": "completed", "final_text": LONG},
-    "acp": {"jsonrpc": "2.0", "id": "prompt-1", "result": {"stopReason": "end_turn", "x": LONG}},
-}
+LONG_RESULT = {"stopReason": "end_turn", "x": LONG}
+ENDS = [
+    ("scripted", {"type": "completion", "turn": 1, "status": "completed", "final_text": LONG}),
+    ("acp", {"jsonrpc": "2.0", "id": "prompt-1", "result": LONG_RESULT}),
+    ("acp", {"jsonrpc": "2.0", "result": LONG_RESULT, "id": "prompt-1"}),
+    ("acp", {"result": LONG_RESULT, "id": "prompt-1", "jsonrpc": "2.0"}),
+]
 
 
-@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize(("name", "end"), ENDS)
 def test_the_end_of_a_turn_that_is_too_long_to_be_read_fails_the_turn_with_the_sizes(
-    name: str,
+    name: str, end: dict[str, Any]
 ) -> None:
-    adapter, line = BY_NAME[name].adapter({"ready": True}), json.dumps(ENDS[name]).encode() + b"\n"
+    adapter, line = BY_NAME[name].adapter({"ready": True}), json.dumps(end).encode() + b"\n"
     events = adapter.feed(line, 0) + events_of_silence(adapter)
     (error,) = [event.data["message"] for event in events if event.type == "error"]
     assert f"a line of {len(line) - 1} bytes; at most {MAX_LINE} are read" in error
@@ -149,6 +152,39 @@ def test_the_end_of_a_turn_that_is_too_long_to_be_read_fails_the_turn_with_the_s
     places = [(event.end_offset, event.ordinal) for event in events]
     assert places == sorted(set(places))
     assert events[-1].ack_offset == len(line)
+
+
+@pytest.mark.parametrize("before", [("jsonrpc", "id", "method"), ("method",)])
+def test_a_request_that_is_too_long_to_be_read_is_refused_so_that_the_agent_goes_on(
+    before: tuple[str, ...],
+) -> None:
+    """Before its parameters an agent writes these fields; the others come behind them."""
+    fields = {"jsonrpc": "2.0", "id": 7, "method": "session/request_permission"}
+    first = {name: fields[name] for name in before}
+    frame = first | {"params": {"toolCall": {"rawInput": {"text": LONG}}}} | fields
+    line = json.dumps(frame).encode() + b"\n"
+    adapter = BY_NAME["acp"].adapter({"ready": True})
+    assert [event.type for event in adapter.feed(line, 0)] == ["system"]
+    answer = json.loads(b"".join(adapter.writes()))
+    assert answer["id"] == 7
+    assert f"a line of {len(line) - 1} bytes" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("size", [1, 4095, 1 << 16])
+def test_what_is_kept_of_a_line_that_is_too_long_does_not_depend_on_the_cuts(size: int) -> None:
+    content = bytes(range(32, 120)) * 100
+    framer = LineFramer(limit=5000)
+    lines = [
+        line
+        for start in range(0, len(content) + 1, size)
+        for line in framer.feed((content + b"\n")[start : start + size], start)
+    ]
+    assert lines == LineFramer(limit=5000).feed(content + b"\n", 0)
+    (line,) = lines
+    assert isinstance(line, Line)
+    assert content.startswith(line.content)
+    assert content.endswith(line.tail)
+    assert line.tail
 
 
 @pytest.mark.parametrize("kind", ["message", "delta", "tool_result"])

@@ -1,7 +1,7 @@
 """Splitting of an agent's output into lines with their offsets.
 
 Shared by every adapter whose protocol is one JSON object per line. Memory is bounded: of a line
-longer than the limit only its head is kept.
+longer than the limit only its head and its end are kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 MAX_LINE: Final = 16 << 20  # bytes
-SHOWN: Final = 4096  # bytes of an overlong line that are kept
+SHOWN: Final = 4096  # bytes of an overlong line that are kept of its head
+TAIL: Final = 256  # and of its end
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -24,6 +25,8 @@ class Line(msgspec.Struct, frozen=True):
     content: bytes
     whole: bool = True
     """False: longer than the limit; `content` is its head."""
+    tail: bytes = b""
+    """The end of a line that is not whole."""
 
     @property
     def excess(self) -> str:
@@ -66,7 +69,9 @@ class LineFramer:
             end = self._next + newline + 1
             whole = self._size <= self._limit
             content = b"".join(self._parts)
-            found.append(Line(self._start, end, content if whole else content[:SHOWN], whole))
+            tail = b"" if whole else content[-TAIL:]
+            content = content if whole else content[:SHOWN]
+            found.append(Line(self._start, end, content, whole, tail))
             self._begin(end)
             position = newline + 1
         self._keep(data[position:])
@@ -84,6 +89,7 @@ class LineFramer:
         self._size += len(piece)
         self._parts.append(piece)
         self._kept += len(piece)
-        if self._size > self._limit and self._kept > SHOWN:
-            self._parts = [b"".join(self._parts)[:SHOWN]]
-            self._kept = SHOWN
+        if self._size > self._limit and self._kept > 2 * SHOWN:
+            kept = b"".join(self._parts)
+            self._parts = [kept[:SHOWN], kept[-TAIL:]]
+            self._kept = SHOWN + TAIL

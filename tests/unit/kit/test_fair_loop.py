@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.kit import Actor, Message, Reply, System, fair_loop, handles
-from oubliette.kit.fair_loop import CREDIT, FairQueue, run_fairly, working_for
+from oubliette.kit.fair_loop import CREDIT, LONGEST, FairQueue, run_fairly, working_for
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -99,6 +99,19 @@ async def test_a_pause_gives_no_more_than_a_little_credit(clock):
     for each in (busy, late):
         each.cancel()
     await asyncio.gather(busy, late, return_exceptions=True)
+
+
+async def test_a_turn_in_which_the_process_was_stopped_costs_its_principal_little(clock):
+    await as_one("alice", steps(clock, 1, 60))
+    busy = as_one("mallory", steps(clock, 100_000, 0.01))
+    before = clock.now
+    await as_one("alice", steps(clock, 1, 60))
+    late = as_one("alice", steps(clock, 1, 0.001))
+    await late
+    assert clock.used["mallory"] <= LONGEST + CREDIT + 0.02
+    assert clock.now - before < 62
+    busy.cancel()
+    await asyncio.gather(busy, return_exceptions=True)
 
 
 async def test_who_is_alone_is_not_delayed_and_keeps_its_order(clock):

@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from oubliette.runtime.agents.line_framing import Line
 
 METHOD_NOT_FOUND: Final = -32601
+INVALID_REQUEST: Final = -32600
 SILENCE: Final = 0.2  # seconds
 _PROMPT: Final = "prompt-"
-_RESPONSE: Final = re.compile(
-    rb'\s*\{(?:\s*"jsonrpc"\s*:\s*"2.0"\s*,)?\s*"id"\s*:\s*"prompt-(\d{1,18})"'
-)
+_SHORT: Final = rb'\s*"(?:jsonrpc|id|method)"\s*:\s*(?:"[\w./:$-]{1,100}"|\d{1,18})\s*'
+_FIRST: Final = re.compile(rb"\s*\{((?:" + _SHORT + rb",)*)")
+_LAST: Final = re.compile(rb"((?:," + _SHORT + rb")+)\}\s*$")
+"""Short fields of a message, before and behind its large part: agents differ in the order."""
 _STOPPED: Final = {
     "max_tokens": "the model's answer was cut at its limit of tokens",
     "max_turn_requests": "the agent reached its limit of requests in one turn",
@@ -154,11 +156,16 @@ class AcpAdapter(AcpHandshake):
         return events
 
     def _dropped(self, line: Line) -> list[Event]:
-        head = _RESPONSE.match(line.content)
-        number = turn_number(head[1].decode()) if head else None
-        return (
-            [] if number is None else self._responded(number, {"error": {"message": line.excess}})
-        )
+        fields = _short_fields(line)
+        named, method = fields.get("id"), fields.get("method")
+        if isinstance(method, str):
+            if named is not None:
+                error = {"code": INVALID_REQUEST, "message": line.excess}
+                self._say(line_of({"jsonrpc": "2.0", "id": named, "error": error}))
+            return []
+        if not isinstance(named, str):
+            return []
+        return self._answered(named, {"error": {"message": line.excess}}) or []
 
     def _responded(self, number: int, fields: Json) -> list[Event]:
         if number <= self._logged:
@@ -270,6 +277,13 @@ class AcpAdapter(AcpHandshake):
         if chosen is None:
             return _outcome(request.get("id", request_id), {"outcome": "cancelled"})
         return _outcome(request["id"], {"outcome": "selected", "optionId": chosen})
+
+
+def _short_fields(line: Line) -> Json:
+    """Id of a message that was too long, and its method if it has one."""
+    first, last = _FIRST.match(line.content), _LAST.search(line.tail)
+    known = (first[1] if first else b"") + (last[1][1:] if last else b"")
+    return object_of(msgspec.json.decode(b"{" + known.strip(b", ") + b"}"))
 
 
 def _option(options: object, wanted: str) -> str | None:

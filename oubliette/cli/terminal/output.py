@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oubliette.cli.terminal.standard_streams import use_utf8
+from oubliette.errors import AlreadyExists, OublietteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
-    from oubliette.errors import OublietteError
 
     Entry = dict[str, Any]
     Column = tuple[str, str | Callable[[Entry], object]]
@@ -144,6 +143,8 @@ def print_error(error: OublietteError) -> None:
 def _told(error: OublietteError) -> str:
     if is_json():
         body = {"code": error.code, "message": error.message, "hint": error.hint}
+        if isinstance(error, AlreadyExists) and error.existing_id is not None:
+            body["existing_id"] = error.existing_id
         return as_json({"error": body}) + "\n"
     colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     mark = "\x1b[31merror:\x1b[0m" if colour else "error:"

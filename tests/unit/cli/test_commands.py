@@ -224,6 +224,16 @@ def test_wrong_usage_for_programs_is_json_on_stderr(
     assert error["code"] in {"usage", "invalid_parameter"}
 
 
+def test_the_error_of_a_taken_name_has_the_id_of_its_owner_for_programs(
+    run: Run, server: Callable[[dict[str, Any] | None], None]
+) -> None:
+    taken = problem("already_exists")
+    taken["error"]["existing_id"] = "proj_1"
+    server(taken)
+    done = run("project", "create", "demo", "-o", "json")
+    assert (done.code, json.loads(done.err)) == (7, taken)
+
+
 def test_wrong_usage_names_the_help_that_tells_it(run: Run) -> None:
     told = json.loads(run("session", "logs", "-fo", "json", "x", "--nope").err)["error"]
     assert told["code"] == "usage"

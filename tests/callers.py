@@ -33,6 +33,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+from oubliette.mcp_front.sdk import LOAD_SECONDS
 from tests.http_client import HttpClient, HttpError
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ Mode = Literal["auto", "legacy"]
 ERROR_KEY = "dev.oubliette/error"
 MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
+LISTEN_SECONDS = LOAD_SECONDS + 10
+"""For a listener to be registered, which waits until the server has loaded the MCP library."""
 TOOL_REQUEST = "caller_tool_request"
 PERMISSION_REQUEST = "permission_request"
 Decide = Callable[[dict[str, Any]], dict[str, Any] | str | None]
@@ -242,17 +245,25 @@ class Caller(abc.ABC):
                 return {**json.loads(text), **{key: event[key] for key in event if key != "ref"}}
 
     # ------------------------------------------------------------ listening
-    async def listen(self, *, after: int | None = None, observe: bool = False) -> None:
-        """Open a listener, and wait until the server has registered it."""
+    async def listen(
+        self, *, after: int | None = None, observe: bool = False, timeout: float = LISTEN_SECONDS
+    ) -> None:
+        """Open a listener, and wait until the server has registered it.
+
+        Raises:
+            TimeoutError: it was not registered in time.
+        """
         await self.stop_listening()
         place = len(self.events)
         self._listener = self._start(self._listen(after, observe=observe))
-        began = asyncio.ensure_future(self.event("listening", after=place))
+        began = asyncio.ensure_future(self.event("listening", after=place, timeout=timeout))
         await asyncio.wait({began, self._listener}, return_when=asyncio.FIRST_COMPLETED)
-        if not began.done():
-            began.cancel()
-            await self._listener
-            raise ConnectionError(f"the listener ended: {self.ended}")
+        if began.done():
+            await began
+            return
+        began.cancel()
+        await self._listener
+        raise ConnectionError(f"the listener ended: {self.ended}")
 
     async def _listen(self, after: int | None, *, observe: bool) -> None:
         arguments: dict[str, Any] = {"caller_id": self.caller_id, "observe": observe}

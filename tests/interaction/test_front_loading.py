@@ -76,6 +76,19 @@ async def test_a_plain_call_needs_no_library(imports):
     assert (said, ready) == ({"text": "early"}, 503)
 
 
+async def test_a_listener_that_comes_too_early_is_registered_once_the_library_is_there(imports):
+    async with world() as w, w.caller() as caller, asyncio.timeout(60):
+        with pytest.raises(TimeoutError):
+            await caller.listen(timeout=0.1)
+        assert caller.of("listening") == []
+        listening = asyncio.create_task(caller.listen())
+        assert (await ask(caller, "/health"))[0] == 200
+        assert not listening.done()
+        imports.go.set()
+        await listening
+        assert len(caller.of("listening")) == 1
+
+
 async def test_a_call_that_only_the_library_can_judge_waits_for_it(imports):
     meta = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",

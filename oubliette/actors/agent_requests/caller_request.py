@@ -80,6 +80,7 @@ class CallerRequestActor(Actor):
     @handles(_CallersServed)
     def _callers_served(self, _: _CallersServed) -> None:
         if not self._settled:
+            self._adopted = True  # its caller could not listen until now, as after a restart
             self._begin(self._context.config.sessions.caller_tool_timeout_seconds)
 
     def _begin(self, seconds: float) -> None:

@@ -180,13 +180,17 @@ async def test_a_call_that_was_taken_over_waits_for_a_caller_to_come_back(scene:
 
 @pytest.mark.parametrize("adopted", [True, False])
 async def test_its_time_begins_when_callers_can_be_served(scene: Scene, adopted: bool) -> None:
-    """A listener that comes as soon as it can is there in time, however long the start took."""
+    """A listener that comes as soon as it can is there in time, however long the start took.
+
+    What was known of its caller before, such as a spawn a minute ago, does not make it absent.
+    """
     served = scene.context.callers_served = CallersServed()
     await scene.begin(adopted=adopted, there=True)
     await scene.clock.elapse(1000.0)
     assert (scene.by_session, scene.by_caller) == ([], [])
     served.begin(scene.clock.monotonic())
     await scene.clock.elapse(0.0)
+    assert scene.tracked.adopted
     assert scene.tracked.grace == scene.context.config.callers.restart_grace_seconds
     timeout = scene.context.config.sessions.caller_tool_timeout_seconds
     await scene.clock.elapse(timeout - 1.0)

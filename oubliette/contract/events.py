@@ -271,7 +271,7 @@ class PermissionSettled(Event, frozen=True, kw_only=True):
     reason: str | None = None
     """The cause of the decision: the caller, a deadline, an earlier decision."""
     by: str | None = None
-    """Principal that decided; None: none did, or the key may only read."""
+    """Principal that decided; None: none did, or the key is an agent's or may only read."""
     remember: str = "once"
     """`once`, or `session` if it applies to later requests with the same `asks_for` too."""
 

@@ -53,9 +53,18 @@ class CallerIdentity(msgspec.Struct, frozen=True, kw_only=True):
     a key without a project, none for one that is bound to a project or was minted."""
 
     @property
+    def is_agent(self) -> bool:
+        """Whether an agent calls: with a key that was minted for it, or on its session's link."""
+        return self.minted or self.session_id is not None
+
+    @property
     def sees_principals(self) -> bool:
-        """Whether it is shown names of other principals: a key that may only read is not."""
-        return self.scope.level != "read"
+        """Whether it is shown names of other principals.
+
+        An agent is not, nor is a key that may only read. Scope `admin` manages the keys of all.
+        """
+        level = self.scope.level
+        return level == "admin" or (level == "write" and not self.is_agent)
 
 
 class CallContext(CallerIdentity, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ def may_answer(context: CallerIdentity, project: Project, owner: str) -> bool:
         owner: Principal of the root of the session's tree.
     """
     scope = context.scope
-    if _is_agent(context) or not scope.covers("write") or not scope.reaches(project.id):
+    if context.is_agent or not scope.covers("write") or not scope.reaches(project.id):
         return False
     return _is_trusted(context, owner) or project.answers == "team"
 
@@ -40,17 +40,13 @@ def check_setting(context: CallerIdentity, answers: Answers | None, owner: str) 
     Raises:
         Forbidden: the caller is an agent, or neither that principal, the operator nor an admin.
     """
-    if answers is None or (_is_trusted(context, owner) and not _is_agent(context)):
+    if answers is None or (_is_trusted(context, owner) and not context.is_agent):
         return
     raise Forbidden(
         "answers: only the principal that made the project, the operator and keys of scope admin"
         " decide who may answer permission requests; no agent does",
         hint="leave it out",
     )
-
-
-def _is_agent(context: CallerIdentity) -> bool:
-    return context.minted or context.session_id is not None
 
 
 def _is_trusted(context: CallerIdentity, owner: str) -> bool:

@@ -109,6 +109,7 @@ async def _choice(services: ToolServices, context: CallContext, params: EventLis
         session_id=params.session_id,
         types=params.types or (),
         text=params.text or "",
+        names=context.sees_principals,
     )
 
 

@@ -219,6 +219,8 @@ class EventChoice(NamedTuple):
     types: Collection[str] = ()
     text: str = ""
     """Text in the JSON of an event's fields, in any case."""
+    names: bool = True
+    """Whether it is looked for in names of principals too."""
 
 
 def chosen_events(  # noqa: PLR0917 - the limits of one read
@@ -252,20 +254,27 @@ def chosen_events(  # noqa: PLR0917 - the limits of one read
         given += choice.types
         sql += f" AND type IN ({', '.join(f'?{place}' for place in places)})"
     rows = connection.execute(f"{sql} ORDER BY seq LIMIT ?3", tuple(given))
-    events, cut_off = capped(_with_text(rows, choice.text), max_events, max_bytes)
+    events, cut_off = capped(_with_text(rows, choice), max_events, max_bytes)
     next_seq = events[-1].seq if cut_off else max(until, after)
     return CommitSlice(events, next_seq, next_seq < head, [])
 
 
-def _with_text(rows: Rows, text: str) -> Generator[Any]:
-    """The rows of events whose fields contain `text`."""
-    wanted = encode(text)[1:-1].decode().casefold()
+def _with_text(rows: Rows, choice: EventChoice) -> Generator[Any]:
+    """The rows of events whose fields contain the text that is asked for."""
+    wanted = encode(choice.text)[1:-1].decode().casefold()
     try:
         for row in rows:
-            if not wanted or (row[4] is not None and wanted in bytes(row[4]).decode().casefold()):
+            if not wanted or (row[4] is not None and wanted in _searched(row, choice)):
                 yield row
     finally:
         rows.close()
+
+
+def _searched(row: tuple[Any, ...], choice: EventChoice) -> str:
+    data = bytes(row[4])
+    if not choice.names and b'"by":' in data:  # others have none: they are not decoded
+        data = encode(event_of(row).unnamed().data)
+    return data.decode().casefold()
 
 
 def walked(connection: StoreConnection, after_seq: int, head: int) -> int:

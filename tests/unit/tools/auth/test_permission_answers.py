@@ -191,15 +191,17 @@ async def test_a_key_of_one_project_sees_nothing_of_another(bench: Bench, asked:
     assert wide["ancestry"] == [asked.root.id, below.id]
 
 
-async def test_names_of_principals_are_not_shown_to_those_who_only_read(
+async def test_names_of_principals_are_not_shown_to_agents_and_those_who_only_read(
     bench: Bench, asked: Asked
 ) -> None:
     await bench.write(asked.child, "permission_settled", request_id="r1", by="alice")
-    for scope, shown in (("read", None), ("write", "alice")):
-        events = await bench.call("session_events", {"session_id": asked.child.id}, scope=scope)
+    agent = {"scope": "write", "minted": True}
+    callers = ({"scope": "read"}, None), ({"scope": "write"}, "alice"), (agent, None)
+    for caller, shown in callers:
+        events = await bench.call("session_events", {"session_id": asked.child.id}, **caller)
         settled = events.structured["events"][-1]
         assert (settled["request_id"], settled.get("by")) == ("r1", shown)
         piece = await bench.call(
-            "event_read", {"session_id": asked.child.id, "index": settled["index"]}, scope=scope
+            "event_read", {"session_id": asked.child.id, "index": settled["index"]}, **caller
         )
         assert ("alice" in piece.structured["data"]) is (shown is not None)

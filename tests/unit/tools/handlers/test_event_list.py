@@ -89,14 +89,26 @@ async def test_a_key_of_one_project_reads_its_events_alone(bench: Bench, logs: L
         assert (await bench.call("event_list", hidden, scope=scope)).code == "not_found"
 
 
-async def test_names_of_principals_are_not_for_those_who_only_read(
-    bench: Bench, logs: Logs
+@pytest.mark.parametrize(
+    ("caller", "names"),
+    [
+        ({"scope": "read"}, False),
+        ({"scope": "write"}, True),
+        ({"scope": "write", "minted": True}, False),
+        ({"scope": "write", "transport": "socket", "session_id": "s"}, False),
+        ({"scope": "admin", "minted": True}, True),
+    ],
+)
+async def test_names_of_principals_are_neither_shown_nor_found_by_agents_and_those_who_only_read(
+    bench: Bench, logs: Logs, caller: dict[str, Any], names: bool
 ) -> None:
-    await bench.write(logs.shop, "permission_settled", by="alice", text="f")
-    for scope, names in (("read", None), ("write", "alice")):
-        given = {"after": -1, "types": ["permission_settled"]}
-        (event,) = (await bench.call("event_list", given, scope=scope)).structured["events"]
-        assert event.get("by") == names
+    await bench.write(logs.shop, "permission_settled", by="Alice", text="f")
+    given = {"after": -1, "types": ["permission_settled"]}
+    (event,) = (await bench.call("event_list", given, **caller)).structured["events"]
+    assert event.get("by") == ("Alice" if names else None)
+    for text, found in (("lic", names), ("f", True)):
+        searched = await bench.call("event_list", given | {"text": text}, **caller)
+        assert bool(searched.structured["events"]) is found
 
 
 async def test_a_large_event_is_a_reference_and_is_not_searched(bench: Bench, logs: Logs) -> None:

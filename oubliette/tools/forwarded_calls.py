@@ -8,6 +8,7 @@ import structlog
 
 from oubliette.errors import ProjectMoves
 from oubliette.kit import Actor, LocalMessage, MailboxFull, handles
+from oubliette.kit.fair_loop import working_for
 from oubliette.runtime.store.codec import decode_payload
 from oubliette.tools.home_nodes import (
     CallProgressed,
@@ -69,6 +70,7 @@ class ForwardedCallsActor(Actor):
         self._running[call_id] = task, answer
 
     async def _carry_out(self, message: ForwardedCall) -> ForwardedAnswer:
+        working_for.set(message.caller.principal)
         nodes, project_id = self._services.nodes, message.project_id
         if nodes is not None and project_id is not None:
             nodes.forget(project_id)  # the sender may know better

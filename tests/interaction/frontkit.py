@@ -73,6 +73,7 @@ class World:
         deadlines: Any,
         direct: bool = True,
         parser: Any = None,
+        rates: Any = None,
     ) -> None:
         self.system = system
         self.store = store
@@ -96,6 +97,7 @@ class World:
             deadlines=deadlines,
             direct=direct,
             parser=parser,
+            rates=rates,
         )
         self.actor: Any = None
         self.open: list[Any] = []
@@ -299,6 +301,7 @@ async def world(
     server: dict[str, Any] | None = None,
     direct: bool = True,
     parser: Any = None,
+    rates: Any = None,
     **deadlines: float,
 ):
     config = Config(
@@ -318,7 +321,7 @@ async def world(
                     **deadlines,
                 }
             )
-            made = World(system, store, reader, config, limits, direct, parser)
+            made = World(system, store, reader, config, limits, direct, parser, rates)
             await made.start()
             try:
                 yield made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,6 +11,7 @@ import msgspec
 
 from oubliette.errors import LimitExceeded, ProjectMoves
 from oubliette.kit import ActorDead
+from oubliette.kit.fair_loop import working_for
 from oubliette.mcp_front.git_http.git_request import GitRequest
 from oubliette.mcp_front.git_http.upload_pack import ClientGone, head_of, upload_pack
 from oubliette.mcp_front.quotas import decrement
@@ -17,6 +19,8 @@ from oubliette.tools.call_at_home import ATTEMPTS
 from oubliette.tools.home_streams import open_at_home
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from starlette.types import Message, Receive, Send
 
     from oubliette.mcp_front.interfaces import GitViews
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 KIND: Final = "git"
 """Kind of the streams to the home of a project."""
 AT_ONCE: Final = 8
-"""Requests of one principal that are served at a time: each has processes of its own."""
+"""Requests of one principal that a machine serves at a time: each has processes of its own."""
 _BEGUN: Final = b"+"
 """First bytes of a stream: its home will answer the request."""
 
@@ -65,15 +69,32 @@ class Fetches:
     def __init__(self, views: GitViews, nodes: HomeNodes | None) -> None:
         self.views = views
         self._nodes = nodes
-        self._for_others: Counter[str] = Counter()
-        """Requests that other machines have passed on and that are being served, by principal."""
+        self._served: Counter[str] = Counter()
+        """Requests that are being served, also for other machines and by them, by principal."""
 
     async def fetch(self, context: CallContext, fetch: Fetch) -> None:
         """Answer a request of an admitted client, from the repository at its project's home.
 
         Raises:
+            LimitExceeded: too many of its principal are being served.
             OublietteError: it cannot be answered, or the answer was cut.
         """
+        with self._place(context.principal):
+            await self._fetch(context, fetch)
+
+    @contextlib.contextmanager
+    def _place(self, principal: str) -> Iterator[None]:
+        if self._served[principal] >= AT_ONCE:
+            raise LimitExceeded(
+                f"{AT_ONCE} requests of git are being served already", hint="wait for one of them"
+            )
+        self._served[principal] += 1
+        try:
+            yield
+        finally:
+            decrement(self._served, principal)
+
+    async def _fetch(self, context: CallContext, fetch: Fetch) -> None:
         project_id = node = None
         for _ in range(ATTEMPTS):
             project_id, node = await self.views.find(context, fetch.request.project_id)
@@ -107,23 +128,16 @@ class Fetches:
     async def serve(self, given: bytes, end: StreamEnd) -> None:
         """Answer a request that another machine has admitted; the work of a stream."""
         wanted = msgspec.msgpack.decode(given, type=_Wanted)
+        working_for.set(wanted.principal)
         if self._nodes is not None:
             self._nodes.forget(wanted.project_id)  # the other one may know better
             if await self._nodes.home(wanted.project_id, needed=False) is not None:
                 raise _LivesElsewhere(f"project {wanted.project_id} lives elsewhere")
-        if self._for_others[wanted.principal] >= AT_ONCE:
-            raise LimitExceeded(
-                f"{AT_ONCE} requests of git are being served for other nodes already",
-                hint="wait for one of them",
-            )
-        self._for_others[wanted.principal] += 1
-        try:
+        with self._place(wanted.principal):
             folder = await self.views.folder(wanted.project_id)
             await end.send(_BEGUN)
             receive, send = _asgi(end)
             await upload_pack(folder, wanted.request, receive, send, seconds=self.views.seconds)
-        finally:
-            decrement(self._for_others, wanted.principal)
 
 
 def _asgi(end: StreamEnd) -> tuple[Receive, Send]:

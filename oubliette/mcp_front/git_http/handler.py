@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -20,10 +19,9 @@ from oubliette.errors import (
 )
 from oubliette.kit import ActorDead
 from oubliette.mcp_front.auth import header
-from oubliette.mcp_front.git_http.fetches import AT_ONCE, Fetch
+from oubliette.mcp_front.git_http.fetches import Fetch
 from oubliette.mcp_front.git_http.git_request import GIT, GitRefused, as_bearer, parse
 from oubliette.mcp_front.git_http.upload_pack import ClientGone
-from oubliette.mcp_front.quotas import decrement
 from oubliette.mcp_front.transport.http_protocol import connection_of
 
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
     from oubliette.mcp_front.auth import AuthenticatedKey, Authenticator
     from oubliette.mcp_front.git_http.fetches import Fetches
-    from oubliette.mcp_front.git_http.git_request import GitRequest
     from oubliette.mcp_front.quotas import Quotas
     from oubliette.tools.auth.rate_limits import RateLimits
 
@@ -73,8 +70,6 @@ class GitHttp:
         self._rates = rates
         self._stopping = False
         self._running: set[asyncio.Task[None]] = set()
-        self._served: Counter[str] = Counter()
-        """Requests that are being served, by principal."""
 
     async def stop(self) -> None:
         """Cut the answers that are under way, and refuse others."""
@@ -128,15 +123,16 @@ class GitHttp:
     async def _serve(
         self, who: AuthenticatedKey, scope: Scope, receive: Receive, response: _GitResponse
     ) -> None:
-        began, outcome, request = time.monotonic(), "cancelled", None
         principal = who.context.principal
+        if self._rates is not None:
+            await self._rates.take(principal)  # what is refused by it is not in the audit log
+        began, outcome, request = time.monotonic(), "cancelled", None
         try:
             request = parse(scope)
-            if self._rates is not None:
-                await self._rates.take(principal)
             place = await self._quotas.take_call(principal)
             try:
-                await self._fetch(who, request, receive, response)
+                fetch = Fetch(request, receive, response.send)
+                await self._fetches.fetch(who.context, fetch)
             finally:
                 place.end()
             outcome = "ok"
@@ -147,21 +143,6 @@ class GitHttp:
             project_id = None if request is None else request.project_id
             seconds = time.monotonic() - began
             await self._fetches.views.note(who.context, project_id, outcome, seconds)
-
-    async def _fetch(
-        self, who: AuthenticatedKey, request: GitRequest, receive: Receive, response: _GitResponse
-    ) -> None:
-        principal = who.context.principal
-        if self._served[principal] >= AT_ONCE:
-            raise LimitExceeded(
-                f"{AT_ONCE} requests of git are being served already", hint="wait for one of them"
-            )
-        self._served[principal] += 1
-        try:
-            fetch = Fetch(request, receive, response.send)
-            await self._fetches.fetch(who.context, fetch)
-        finally:
-            decrement(self._served, principal)
 
 
 class _GitResponse:

@@ -11,6 +11,7 @@ import msgspec
 from oubliette.actors.ports.messages import PORTS, ConnectionOver, GuestStream, OpenConnection
 from oubliette.errors import OublietteError, Unavailable
 from oubliette.kit import ActorDead
+from oubliette.kit.fair_loop import working_for
 from oubliette.mcp_front.ports.host_names import mark_of
 from oubliette.tools.home_streams import open_at_home
 
@@ -100,6 +101,7 @@ class PortConnections:
         """Carry the bytes of a connection that another node has asked for; the work of a stream."""
         wanted = msgspec.msgpack.decode(given, type=OpenConnection)
         async with self._opened_here(wanted) as stream:
+            working_for.set(stream.principal)
             greeting = _Greeting(stream.port, stream.principal)
             await end.send(msgspec.msgpack.encode(greeting))
             upload = asyncio.create_task(_upload(end, stream))

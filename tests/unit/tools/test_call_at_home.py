@@ -12,6 +12,8 @@ from oubliette import ids
 from oubliette.clock import SystemClock
 from oubliette.errors import Unavailable
 from oubliette.kit import System
+from oubliette.kit.fair_loop import working_for
+from oubliette.tools import forwarded_calls
 from oubliette.tools.forwarded_calls import ForwardedCallsActor
 from oubliette.tools.home_nodes import CALLS, CallProgressed, ForwardedCall, ProgressReceiver
 from oubliette.tools.registry import TABLE
@@ -109,6 +111,24 @@ async def test_a_session_is_spawned_at_the_home_of_its_project(two: Two) -> None
     assert [len(two.a.spawns), len(two.b.spawns)] == [0, 1]
     assert two.b.session_registry.session(made["session_id"]) is not None
     assert two.placed.homes == {project.id: "b"}
+
+
+async def test_a_call_is_work_for_its_principal_at_the_home_too(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = await two.b.project()
+    worked_for: list[str] = []
+    call = forwarded_calls.call_here
+
+    async def call_here(*given: Any) -> Any:
+        worked_for.append(working_for.get())
+        return await call(*given)
+
+    monkeypatch.setattr(forwarded_calls, "call_here", call_here)
+    given = {"project_id": project.id, "prompt": "p"}
+    for principal in ("alice", "bob"):
+        await two.a.call("session_spawn", given, principal=principal)
+    assert worked_for == ["alice", "bob"]
 
 
 async def test_a_project_is_created_where_there_is_room_for_it(two: Two) -> None:

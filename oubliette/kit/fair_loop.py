@@ -25,6 +25,9 @@ working_for: Final = ContextVar("working_for", default="")
 
 ROUND: Final = 0.0003
 """Seconds for which callbacks run before the loop looks at its sockets again."""
+TURNS: Final = 500
+"""Turns of principals in a round, at most: the loop asks for each of them, also when the round is
+over."""
 CREDIT: Final = 0.2
 """Seconds that a principal may use ahead of others after a pause: its calls are short, and come one
 after the other."""
@@ -97,7 +100,7 @@ class FairQueue:
         self._sort()
         self._own_now = len(self._own)
         self._until = 0.0
-        return self._own_now + len(self._queued)
+        return self._own_now + min(len(self._queued), TURNS)
 
     def popleft(self) -> asyncio.Handle:
         """Remove and return the next one; nothing, once the round is over."""

@@ -147,7 +147,7 @@ class SessionActor(Actor):
             self.stop()
             return
         record = stored.record
-        working_for.set(record.principal)
+        working_for.set(stored.root.principal)  # who has started the tree
         self.writer = self.log.open(stored, kept)
         self._log_counted = self.writer.log_bytes
         self.active()
@@ -172,7 +172,7 @@ class SessionActor(Actor):
         self.snapshots.recovered(record, self.state.turns_done)
         if record.pairing_secret is None:  # recorded by an older release
             self.writer.change(pairing_secret=new_pairing_secret())
-        self.resources.open_link(self.writer.record)
+        self.resources.open_link(self.writer.record, stored.root.principal)
         if not self._recover_end():
             if self.state.quiet and record.process_id is None:
                 self._apply(self.state.rest(record.status))

@@ -200,7 +200,7 @@ class OpenLink(Message, Reply[None]):
     secret: str
     """Secret with which the agent's client proves its identity to the relay."""
     principal: str = ""
-    """Principal of the session, for which the link works."""
+    """Principal that has started the tree of the session, for which the link works."""
 
 
 class CloseLink(Message):

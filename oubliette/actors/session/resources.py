@@ -63,8 +63,8 @@ class SessionResources:
         self.released = False
         """Whether its end is in the log, and nothing more may be written by this actor."""
 
-    def open_link(self, record: Session) -> None:
-        """Request the link of the agent's client."""
+    def open_link(self, record: Session, principal: str) -> None:
+        """Request the link of the agent's client, as work for this principal."""
         assert record.pairing_secret is not None
         link = OpenLink(
             session_id=record.id,
@@ -72,7 +72,7 @@ class SessionResources:
             depth=record.depth,
             session=self._session.name,
             secret=record.pairing_secret,
-            principal=record.principal,
+            principal=principal,
         )
         # Repeated to a SocketActor that is being restarted: its memory has only what it received.
         self._session.pipe_to_self(

@@ -145,7 +145,9 @@ class ApiKeys:
     def verify(self, key: str, transport: Transport, session_id: str | None = None) -> Token:
         """The token of `key`, if it is valid on this transport and this session's link.
 
-        What the current task reads from then on, it reads in the turn of the key's principal.
+        What the current task does from then on, it does in the turn of the key's principal. On an
+        agent's link it remains work for who has started the tree: its sessions have principals of
+        their own, each of which would have a part.
 
         Raises:
             Unauthenticated: unknown, wrong, revoked, expired, of another transport or session.
@@ -154,7 +156,8 @@ class ApiKeys:
         if not self._good(found, transport, session_id):
             raise Unauthenticated(REFUSED)
         self._uses.touch(found.id)
-        working_for.set(found.principal)
+        if transport != "socket":
+            working_for.set(found.principal)
         return found
 
     def recognise(self, key: str) -> Token:

@@ -350,9 +350,12 @@ class World:
         self.system.spawn(Recorder, seen, answer, name=name)
         return seen
 
-    def unit(self, guest: GuestConnectionState) -> ContainerRefs:
-        """The refs of a container's actors, of which the one called `socket` is played."""
-        self.system.spawn(FakeSocket, guest, [], name="socket")
+    def unit(self, guest: GuestConnectionState, seen: list[Any] | None = None) -> ContainerRefs:
+        """The refs of a container's actors, of which the one called `socket` is played.
+
+        What it is told goes to `seen`.
+        """
+        self.system.spawn(FakeSocket, guest, [] if seen is None else seen, name="socket")
         return ContainerRefs(
             socket=self.system.ref("socket"), container=self.system.ref("container")
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.kit import Actor, Message, Reply, System, fair_loop, handles
-from oubliette.kit.fair_loop import CREDIT, LONGEST, FairQueue, run_fairly, working_for
+from oubliette.kit.fair_loop import CREDIT, LONGEST, TURNS, FairQueue, run_fairly, working_for
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -136,6 +136,15 @@ async def test_the_servers_own_work_comes_first(clock):
     await asyncio.gather(*own)
     assert clock.order.count("mallory") <= 6
     await asyncio.gather(*many)
+
+
+async def test_a_round_is_no_longer_however_many_turns_are_waited_for(clock):
+    before = clock.now
+    many = [as_one("mallory", steps(clock, 1, 0.0)) for _ in range(20 * TURNS)]
+    queue: Any = getattr(asyncio.get_running_loop(), "_ready")  # noqa: B009 - none of its API
+    assert len(queue) <= 2 * TURNS
+    await asyncio.gather(*many)
+    assert (clock.order.count("mallory"), clock.now) == (20 * TURNS, before)
 
 
 async def test_sockets_are_looked_at_after_a_turn_that_is_long(clock):

@@ -12,12 +12,19 @@ from oubliette.actors.container.messages import GetContainer, Release
 from oubliette.actors.messages import EndSession, GetSession, InterruptSession, ReadEvents
 from oubliette.actors.open_calls import OPEN_CALLS, OpenCallsActor
 from oubliette.actors.session.actor import SessionActor
-from oubliette.actors.session.messages import AgentOutput, LinkRequest, OutputEvent, SubmitTurn
+from oubliette.actors.session.messages import (
+    AgentOutput,
+    LinkRequest,
+    OpenLink,
+    OutputEvent,
+    SubmitTurn,
+)
 from oubliette.actors.session.session_end import END_LIMIT
 from oubliette.actors.session.state import SessionMemory
 from oubliette.config.schema import Config, SessionsConfig
 from oubliette.errors import Conflict, LimitExceeded, SessionHandover
 from oubliette.kit import UnhandledMessage
+from oubliette.kit.fair_loop import working_for
 from oubliette.records import CallerTool, IdempotencyKey
 from oubliette.runtime.guest.control_link import ControlLink
 
@@ -38,7 +45,8 @@ class Scene:
         self.world, self.record = world, record
         self.to_container: list[Any] = world.record("container", answer="ctr_x")
         self.guest = GuestConnectionState()
-        self.unit = world.unit(self.guest)
+        self.to_socket: list[Any] = []
+        self.unit = world.unit(self.guest, self.to_socket)
         self.played = world.open_guest(self.guest)
         self.memory = SessionMemory()
         self.ref = world.system.ref("session")
@@ -115,6 +123,31 @@ async def test_what_the_agent_says_can_be_read_once_it_is_stored(scene: Scene) -
     assert read.events[-1].data["text"] == "hi"
     log = await scene.world.reader.log(scene.record.id, -1, 100, 1 << 20)
     assert list(log.events) == list(read.events)
+
+
+async def test_a_child_at_any_depth_works_for_who_has_started_the_tree(world: World) -> None:
+    """Each session has a principal for its children, which would have a part of the loop's time."""
+    project = await world.project()
+    above = root = await world.session(project, principal="alice")
+    for _ in range(2):
+        above = await world.session(
+            project,
+            principal=f"session:{above.id}",
+            parent_session_id=above.id,
+            root_session_id=root.id,
+        )
+    scene = Scene(world, above)
+    scene.begin()
+    await world.until(lambda: any(type(each) is OpenLink for each in scene.to_socket))
+    (link,) = (each for each in scene.to_socket if type(each) is OpenLink)
+    assert link.principal == "alice"
+    assert [each.principal for each in (root, above)] == [
+        "alice",
+        f"session:{above.parent_session_id}",
+    ]
+    actor: Any = scene.ref.resolve()
+    assert actor._actor_context[working_for] == "alice"
+    await scene.ref.stop()
 
 
 async def test_a_session_that_begins_without_the_database_begins_once_it_is_back(

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from oubliette.cli.terminal.output import Format, Home, Output, print_json
+from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 from oubliette.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ def _here(host: str, home: str | None) -> dict[str, str]:
 
 
 def _same(host: str, url: str) -> bool:
-    """Whether a host of git is the server at a URL.
+    """Whether a host of git is the server at a URL, by the same name.
+
+    Another name of this machine may be another program's: an agent or another user can listen on
+    `127.0.0.2` or `::1`, and have a repository with a submodule from there.
 
     Raises:
         InvalidParameter: git has asked for something that is no host.
@@ -121,6 +124,12 @@ def _same(host: str, url: str) -> bool:
         ports = [each.port or _PORTS.get(each.scheme) for each in (asked, server)]
     except ValueError as error:
         raise InvalidParameter(f"git asks for {host!r}, which has no valid port") from error
+    if asked.scheme != server.scheme or ports[0] != ports[1]:
+        return False
     names = [each.hostname or "" for each in (asked, server)]
-    same = names[0] == names[1] or all(map(is_loopback, names))
-    return asked.scheme == server.scheme and ports[0] == ports[1] and same
+    if names[0] != names[1] and all(map(is_loopback, names)):
+        note(
+            f"git-credential: no key for {host!r}: what listens there may be another program;"
+            f" the server is at {server.scheme}://{server.netloc.rpartition('@')[2]}"
+        )
+    return names[0] == names[1]

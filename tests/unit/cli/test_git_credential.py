@@ -45,6 +45,18 @@ def test_the_key_of_a_server_elsewhere_goes_to_that_server_alone(ask, elsewhere)
     assert ask("oub.example:8443", "get", *elsewhere, protocol="http") == (0, "", "")
 
 
+@pytest.mark.parametrize(
+    "host", ["127.0.0.2:8080", "[::1]:8080", "localhost:8080", "p1-0123456789.localhost:8080"]
+)
+def test_another_name_of_this_machine_gets_no_key(ask, elsewhere, host: str) -> None:
+    """An agent can listen there, and bring somebody's git to it by a submodule."""
+    words = ("--url", "http://127.0.0.1:8080/mcp", *elsewhere[2:])
+    assert KEY in ask("127.0.0.1:8080", "get", *words, protocol="http").out
+    done = ask(host, "get", *words, protocol="http")
+    assert (done.code, done.out) == (0, "")
+    assert "the server is at http://127.0.0.1:8080" in done.err
+
+
 def test_the_key_may_be_in_the_environment(ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUBLIETTE_URL", "https://oub.example")
     monkeypatch.setenv("OUBLIETTE_KEY", KEY)

@@ -27,19 +27,21 @@ class FairSlots:
 
     Args:
         most: Places.
-        each: Those of one owner at a time; what it wants more waits for its own.
+        each: Those of one owner of each kind at a time; what it wants more waits for its own.
     """
 
-    def __init__(self, most: int, each: int) -> None:
+    def __init__(self, most: int, *each: int) -> None:
         self._all = asyncio.Semaphore(most)
-        self._each = each
-        self._own: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._kinds = [(own, WeakValueDictionary[str, asyncio.Semaphore]()) for own in each]
 
     @contextlib.asynccontextmanager
-    async def of(self, owner: str) -> AsyncGenerator[None]:
-        """Hold a place of this owner during the block."""
-        own = self._own.setdefault(owner, asyncio.Semaphore(self._each))
-        async with own, self._all:
+    async def of(self, *owners: str) -> AsyncGenerator[None]:
+        """Hold a place of these owners, one of each kind, during the block."""
+        async with contextlib.AsyncExitStack() as held:
+            for (most, known), owner in zip(self._kinds, owners, strict=True):
+                own = known.setdefault(owner, asyncio.Semaphore(most))
+                await held.enter_async_context(own)
+            await held.enter_async_context(self._all)
             yield
 
 

@@ -65,8 +65,7 @@ class WorkspaceJobs:
     """
 
     def __init__(self, at_once: int = 1, of_principal: int = 1, of_project: int = 1) -> None:
-        self._slots = FairSlots(at_once, of_principal)
-        self._of_project = FairSlots(sys.maxsize, of_project)
+        self._slots = FairSlots(at_once, of_project, of_principal)
         self._starting = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
@@ -102,10 +101,7 @@ class WorkspaceJobs:
             "seconds": limits.seconds,
             "max_entries": limits.max_entries,
         }
-        async with (
-            self._of_project.of(repository.parent.name),
-            self._slots.of(works_for.get()),
-        ):
+        async with self._slots.of(repository.parent.name, works_for.get()):
             try:
                 async with asyncio.timeout(limits.seconds + GRACE_SECONDS):
                     lines = await self._run(msgspec.json.encode(whole) + b"\n")

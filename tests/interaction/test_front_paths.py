@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import json
 from typing import Any
 
 import pytest
 
+from oubliette.kit.fair_loop import working_for
 from oubliette.mcp_front import sdk_sessions
 from oubliette.mcp_front.direct_path import handler as direct_path
 from oubliette.mcp_front.direct_path import plain_call
@@ -531,6 +533,36 @@ async def test_a_long_call_keeps_its_connection_awake(mode, monkeypatch):
                 got += await reader.read(1000)
     (data,) = (line for line in got.split(b"\r\n") if line.startswith(b"data: "))
     assert json.loads(data[6:])["result"]["structuredContent"] == {"waited": True}
+
+
+async def test_the_stream_of_a_call_is_work_for_its_principal(monkeypatch):
+    """Not for the one whose call was the first to wait: it may be far behind."""
+    monkeypatch.setattr(direct_path, "SILENCE", 0.01)
+    worked_for: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+    class Exchange:
+        def __init__(self, principal: str) -> None:
+            self.principal = principal
+
+        async def send(self, _: Any) -> None:
+            worked_for.put_nowait((self.principal, working_for.get()))
+
+    keep_alives, streams = direct_path._KeepAlives(), []
+
+    def call(principal: str) -> None:
+        working_for.set(principal)
+        exchange: Any = Exchange(principal)
+        streams.append(direct_path._Stream(exchange, ()))
+        keep_alives.add(streams[-1])
+
+    for principal in ("alice", "bob"):
+        contextvars.copy_context().run(call, principal)
+    async with asyncio.timeout(10):
+        seen = {await worked_for.get() for _ in range(4)}
+    assert seen == {("alice", "alice"), ("bob", "bob")}
+    for each in streams:
+        each.close()
+    keep_alives.stop()
 
 
 async def test_a_call_in_hand_keeps_its_session_from_growing_old():

@@ -8,6 +8,7 @@ understood goes to the SDK with its original body (`plain_call` defines what is 
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Final
 
 from oubliette.mcp_front.direct_path import plain_answer, plain_call
@@ -199,17 +200,18 @@ class DirectPath:
 class _Stream:
     """Stream of comments that is begun if an answer takes long."""
 
-    __slots__ = ("_begun", "_exchange", "_headers", "_pings")
+    __slots__ = ("_begun", "_context", "_exchange", "_headers", "_pings")
 
     def __init__(self, exchange: RequestStream, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         self._exchange = exchange
         self._headers = headers
         self._begun = False
+        self._context = copy_context()  # the timer that begins it is that of all
         self._pings: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Begin the stream; once."""
-        self._pings = asyncio.get_running_loop().create_task(self._ping())
+        self._pings = asyncio.get_running_loop().create_task(self._ping(), context=self._context)
 
     async def _ping(self) -> None:
         headers = [_EVENTS, *(self._headers or (_UNCACHED,)), (b"x-accel-buffering", b"no")]
@@ -250,7 +252,7 @@ class _KeepAlives:
         loop = asyncio.get_running_loop()
         self._due[stream] = at = loop.time() + SILENCE
         if self._timer is None:
-            self._timer = loop.call_at(at, self._begin)
+            self._timer = loop.call_at(at, self._begin, context=Context())
 
     def remove(self, stream: _Stream) -> None:
         """Remove a stream whose call has ended."""

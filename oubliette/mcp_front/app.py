@@ -359,6 +359,8 @@ class McpApp:
         binder, took_over, counted = None, False, False
         keeper = loop.create_task(_cut_with_key(exchange))
         try:
+            if self._rates is not None:
+                await self._rates.take(principal)
             if session_id is not None and _takes_events(header(scope["headers"], b"accept")):
                 took_over = await self._streams.take_over(exchange, session_id.decode("latin-1"))
             await self.quotas.take_stream(principal)

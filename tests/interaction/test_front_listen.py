@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from oubliette.clock import SystemClock
+from oubliette.tools.auth.rate_limits import RateLimits
 from tests.callers import Caller, ToolFailed
 from tests.interaction.frontkit import World, world
 from tests.interaction.test_front_paths import Wire
@@ -382,6 +384,29 @@ async def test_of_many_get_streams_at_once_one_stays():
         assert len(w.front.quotas.streams) == 1
         for each in answers:
             each.cancel()
+
+
+async def test_a_session_has_as_many_callers_on_its_stream_as_may_listen():
+    """More would cost an attempt each, whenever its client opens the stream."""
+    async with world(callers={"max_listeners": 3}) as w, asyncio.timeout(60):
+        async with w.caller("http", "legacy") as caller:
+            for number in range(10):
+                await caller.call("session_spawn", caller_id=f"c{number}")
+            (session,) = w.front._streams._sessions.values()
+            assert list(session.cursors) == ["c0", "c1", "c2"]
+            await caller.open_get_stream()
+            await w.events({"n": 1}, caller_id="c2")
+            await caller.event(n=1)
+
+
+async def test_streams_that_are_opened_count_as_calls():
+    rates = RateLimits(0.001, 12, SystemClock())
+    async with world(rates=rates) as w, asyncio.timeout(60):
+        wire = await Wire(w, "legacy").start()
+        html = {"Accept": "text/html"}
+        statuses = [(await wire.send(b"", html, method="GET"))[0] for _ in range(15)]
+        assert statuses[0] == 406
+        assert statuses[-3:] == [429] * 3
 
 
 async def test_a_listener_takes_over_from_the_get_stream():

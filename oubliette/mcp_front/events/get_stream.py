@@ -79,6 +79,9 @@ class GetStreams:
         session = self._session(session_id, context.principal)
         if caller_id in session.cursors:
             return
+        if len(session.cursors) >= self._quotas.max_listeners:
+            log.warning("stream not bound", caller_id=caller_id, reason="it has the most allowed")
+            return
         try:
             state = await self._listening.link(context, caller_id).state()
         except OublietteError as error:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SECONDS: Final = 300.0
 """Time for one page, before which the server may have to store a large workspace."""
+_SIZE: Final = ("files", "insertions", "deletions", "binary_files")
 _SIGNS: Final = {"added": "A", "deleted": "D", "modified": "M", "type_changed": "T"}
 _BOLD: Final = "\x1b[1m"
 _RED: Final = "\x1b[31m"
@@ -77,15 +78,16 @@ def diff(  # noqa: PLR0917 - one parameter per option
     show(home, arguments, sys.stdout)
 
 
-def show(home: str | None, arguments: dict[str, Any], to: IO[str]) -> bool:
-    """Print a diff; return whether anything has changed.
+def show(home: str | None, arguments: dict[str, Any], to: IO[str]) -> dict[str, int]:
+    """Print a diff; return its size.
 
     Args:
         home: As given on the command line.
         arguments: Of `session_diff`, with the format.
         to: Where it is printed: for a person on a terminal, as it is elsewhere.
     """
-    stat, changed = arguments["format"] == "stat", False
+    stat = arguments["format"] == "stat"
+    size: dict[str, int] = {}
     colour = to.isatty() and not os.environ.get("NO_COLOR")
     for page in _pages(home, arguments):
         for path, why in page["left_out"].items():
@@ -100,10 +102,10 @@ def show(home: str | None, arguments: dict[str, Any], to: IO[str]) -> bool:
             to.write(page["patch"])
         if page["ignored_count"]:
             note(f"not shown: {page['ignored_count']} that .gitignore names (--ignored shows them)")
-        changed = bool(page["files"])
+        size = {name: page[name] for name in _SIZE}
         if page["next_cursor"] is None:
             note(summary(page))
-    return changed
+    return size
 
 
 def _pages(home: str | None, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -26,6 +26,13 @@ class SessionView(Result, frozen=True, kw_only=True):
     workspace_id: str
     agent: str
     model: str | None
+    autonomy: Annotated[
+        str | None,
+        Meta(
+            description="Actions that its agent may take without a permission; null: none was"
+            " given, and what it asks for depends on the agent."
+        ),
+    ]
     status: str
     """`created`, `running`, `idle`, `completed`, `failed` or `timed_out`."""
     status_reason: str | None

@@ -174,6 +174,7 @@ def test_a_task_in_a_checkout_ends_with_the_diff_and_touches_nothing(desk: Desk)
     first = desk.run("run", FIX)
     assert first.returncode == 0, first.stderr
     assert "No server runs" in first.stderr
+    assert ", autonomy not given: it depends on the agent what it asks for.\n" in first.stderr
     assert first.stdout == "Fixed the subtraction.\n"  # what a pipe gets
     assert "-    return a - b\n+    return a + b\n" in first.stderr
     assert (desk.checkout / "calc.py").read_text() == WRONG
@@ -290,6 +291,51 @@ def test_a_task_for_no_model_says_so_and_changes_are_taken_as_a_patch(desk: Desk
     assert f"take it   oubliette export {session_id} changes.patch" in done.stderr
     named = desk.run("run", "say hello", "--agent", "scripted")
     assert "No agent with a model" not in named.stderr
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("given", "meaning"),
+    [
+        ("off", "asks nothing, the container is the boundary"),
+        ("medium", "some actions need a permission"),
+    ],
+)
+def test_the_first_line_says_which_autonomy_holds(desk: Desk, given: str, meaning: str) -> None:
+    done = desk.run("run", "ask sell the shop", "--autonomy", given)
+    (line,) = (each for each in done.stderr.splitlines() if " works in workspace " in each)
+    assert line.endswith(f", autonomy {given}: {meaning}.")
+    assert desk.sessions[0]["autonomy"] == given
+
+
+def test_a_program_gets_one_document(desk: Desk) -> None:
+    """Steps: a turn that is completed; one that fails; one that is left running."""
+    done = desk.run("run", FIX, "--autonomy", "off", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    (session,) = desk.sessions
+    same = ("session_id", "project_id", "workspace_id", "agent", "model", "autonomy")
+    assert {name: answer.pop(name) for name in same} == {name: session[name] for name in same}
+    assert answer.pop("usage")["cost_usd"] == session["usage"]["cost_usd"]
+    changes = {"files": 1, "insertions": 1, "deletions": 1, "binary_files": 0}
+    text = "Fixed the subtraction."
+    assert answer == {"status": "completed", "final_text": text, "changes": changes}
+    assert f"{text}\n" in done.stderr
+    assert "+    return a + b\n" in done.stderr
+
+    failed = desk.run("run", "fail I am at a loss", "-o", "json")
+    assert failed.returncode == 1
+    answer = json.loads(failed.stdout)
+    assert (answer["status"], answer["autonomy"]) == ("failed", None)
+    assert "I am at a loss" in answer["final_text"]
+    assert answer["changes"]["files"] == 0
+
+    with desk.terminal("run", "say I begin\nsleep 300", "-o", "json") as terminal:
+        terminal.until("I begin")
+        terminal.interrupt()
+        assert terminal.ended() == 130
+    answer = json.loads(terminal.seen.strip().splitlines()[-1])
+    assert (answer["status"], answer["final_text"], answer["changes"]) == ("running", None, None)
 
 
 @pytest.mark.whole

@@ -74,10 +74,11 @@ def run(  # noqa: PLR0917 - one parameter per option
         project_id = chosen_project.project_of(home, place, source)
     given = {"agent": agent, "model": model, "autonomy": autonomy}
     outcome = _with_key(place, server.url, project_id, task, given)
+    changes = _leave(home, place, outcome, in_checkout=source is not None and repo is None)
     if output is Format.json:
-        print_json({**outcome.fields, "project_id": project_id})
-    else:
-        _leave(home, place, outcome, in_checkout=source is not None and repo is None)
+        print_json({**outcome.fields, "changes": changes})
+    elif outcome.status == "completed" and not sys.stdout.isatty() and outcome.final_text:
+        sys.stdout.write(outcome.final_text.rstrip("\n") + "\n")
     raise typer.Exit(_exit_code(outcome))
 
 
@@ -111,8 +112,10 @@ def _exit_code(outcome: Outcome) -> int:
     return 0 if outcome.status == "completed" else 1
 
 
-def _leave(home: str | None, place: Path, outcome: Outcome, *, in_checkout: bool) -> None:
-    """Print the diff, and how to go on.
+def _leave(
+    home: str | None, place: Path, outcome: Outcome, *, in_checkout: bool
+) -> dict[str, int] | None:
+    """Print the diff and how to go on; return the size of the diff, None if there is none.
 
     Args:
         home: As given on the command line.
@@ -127,27 +130,27 @@ def _leave(home: str | None, place: Path, outcome: Outcome, *, in_checkout: bool
         note(f"  oubliette session logs -f {session_id}{where}")
         note(f"  oubliette diff {session_id}{where}")
         note(f"  oubliette session interrupt {session_id}{where}")
-        return
-    changed = True
+        return None
+    changes = None
     try:
-        changed = _show_diff(home, session_id)
+        changes = _show_diff(home, session_id)
     except OublietteError as error:
         note(f"No diff: {error.message}" + (f" ({error.hint})" if error.hint else ""))
     if outcome.status != "completed":
         note(_ENDINGS.get(outcome.status, f"The turn is {outcome.status}."))
-    elif not sys.stdout.isatty() and outcome.final_text:
-        sys.stdout.write(outcome.final_text.rstrip("\n") + "\n")
     note("")
-    if changed and in_checkout:
+    may_have_changed = changes is None or changes["files"]
+    if may_have_changed and in_checkout:
         note(f"  take it   oubliette apply {session_id}{where}")
-    elif changed:
+    elif may_have_changed:
         note(f"  take it   oubliette export {session_id} changes.patch{where}")
     note(f"  drop it   oubliette drop {session_id}{where}")
     note(f"  go on     oubliette session message {session_id} '…' -f{where}")
+    return changes
 
 
-def _show_diff(home: str | None, session_id: str) -> bool:
-    """Print the diff; return whether anything has changed."""
+def _show_diff(home: str | None, session_id: str) -> dict[str, int]:
+    """Print the diff; return its size."""
     from oubliette.cli import diff
     from oubliette.cli.run.conversation import to_person
 

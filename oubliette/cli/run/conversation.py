@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 import oubliette
-from oubliette.cli.terminal.output import clean, is_json, note, print_json
+from oubliette.cli.terminal.output import clean, is_json, note
 
 if TYPE_CHECKING:
     from typing import IO
 
-    from oubliette import Event, Session
+    from oubliette import Event, Session, SessionInfo
 
 SCRIPTED: Final = "scripted"
 """Agent that works without a model, and understands no task."""
@@ -25,17 +25,28 @@ SHOWN: Final = 160
 """Characters of a call or a result on one line."""
 AGAIN_SECONDS: Final = 2.0
 """Time after a Ctrl-C within which another one interrupts the turn."""
+_AUTONOMY: Final = {
+    "off": "asks nothing, the container is the boundary",
+    "ask": "no action without a permission",
+    None: "it depends on the agent what it asks for",
+}
+_SOME: Final = "some actions need a permission"
 _DIM: Final = "\x1b[2m"
 _BOLD: Final = "\x1b[1m"
 _PLAIN: Final = "\x1b[0m"
 
 
 class Outcome:
-    """State of a session when the terminal is done with it."""
+    """State of a session when the terminal is done with it.
 
-    def __init__(self, session: Session) -> None:
-        self.session_id = session.id
-        self.workspace_id = session.workspace_id
+    Args:
+        session: When it had begun.
+    """
+
+    def __init__(self, session: SessionInfo) -> None:
+        self.session_id = session.session_id
+        self.session = session
+        """The session, as it was last."""
         self.status = "running"
         self.final_text: str | None = None
         """The agent's last message; of a failed turn, the reason."""
@@ -45,12 +56,19 @@ class Outcome:
         """Whether the user had its turn interrupted."""
 
     @property
-    def fields(self) -> dict[str, str]:
+    def fields(self) -> dict[str, Any]:
         """The outcome, for programs."""
+        session = self.session
         return {
-            "session_id": self.session_id,
-            "workspace_id": self.workspace_id,
+            "session_id": session.session_id,
+            "project_id": session.project_id,
+            "workspace_id": session.workspace_id,
+            "agent": session.agent,
+            "model": session.model,
+            "autonomy": session.autonomy,
             "status": self.status,
+            "final_text": self.final_text,
+            "usage": msgspec.to_builtins(session.usage),
         }
 
 
@@ -75,14 +93,13 @@ async def converse(url: str, key: str, project_id: str, prompt: str, **options: 
             on_permission=_Terminal().decide if asks else None,
             **options,
         )
-        agent = (await session.get()).agent
-        note(f"{session.id} ({agent}) works in workspace {session.workspace_id}.")
-        if agent == SCRIPTED and "agent" not in options:
+        outcome = Outcome(await session.get())
+        _introduce(outcome.session)
+        if outcome.session.agent == SCRIPTED and "agent" not in options:
             note(
                 "No agent with a model is configured: the scripted one repeats the prompt. --agent"
                 " takes another; oubliette doctor shows which there are, and what they need."
             )
-        outcome = Outcome(session)
         going = asyncio.Event()
         going.set()
         printing = asyncio.create_task(
@@ -92,12 +109,22 @@ async def converse(url: str, key: str, project_id: str, prompt: str, **options: 
             await asyncio.wait([printing])
         if not printing.cancelled():
             printing.result()
+        if not outcome.left:
+            outcome.session = await session.get()
         return outcome
+
+
+def _introduce(session: SessionInfo) -> None:
+    autonomy = session.autonomy
+    note(
+        f"{session.session_id} ({session.agent}) works in workspace {session.workspace_id},"
+        f" autonomy {autonomy or 'not given'}: {_AUTONOMY.get(autonomy, _SOME)}."
+    )
 
 
 def to_person() -> IO[str]:
     """Return where a person reads: stderr if stdout, which a program has, is for the answer."""
-    return sys.stdout if sys.stdout.isatty() else sys.stderr
+    return sys.stdout if sys.stdout.isatty() and not is_json() else sys.stderr
 
 
 async def _print_events(session: Session, outcome: Outcome, going: asyncio.Event) -> None:
@@ -105,9 +132,6 @@ async def _print_events(session: Session, outcome: Outcome, going: asyncio.Event
         await going.wait()
         if isinstance(event, oubliette.Completion):
             outcome.status, outcome.final_text = event.status, event.final_text
-        if is_json():
-            print_json(msgspec.to_builtins(event))
-            continue
         screen = to_person()
         text = described(event, colour=screen.isatty() and not os.environ.get("NO_COLOR"))
         if text:

@@ -78,6 +78,8 @@ def session_view(
         session,
         SessionView,
         session_id=session.id,
+        # Stored as off where none was given.
+        autonomy=session.autonomy if session.autonomy_chosen or session.autonomy != "off" else None,
         last_prompt=response_size.cut(session.last_prompt, most),
         final_response=response_size.cut(session.final_response, most),
         last_index=last_index,

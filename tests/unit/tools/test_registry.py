@@ -32,10 +32,10 @@ PROJECT = (
     " workspace_isolation accept_bare limits remote_url containers repository answers problem"
 )
 SESSION = (
-    "session_id project_id workspace_id agent model status status_reason isolation created_at"
-    " updated_at ended_at turn_count title last_prompt final_response last_index parent_session_id"
-    " child_session_ids exploration_id depth caller_id usage waiting forked_from forked_at"
-    " forked_at_turn conversation problem"
+    "session_id project_id workspace_id agent model autonomy status status_reason isolation"
+    " created_at updated_at ended_at turn_count title last_prompt final_response last_index"
+    " parent_session_id child_session_ids exploration_id depth caller_id usage waiting forked_from"
+    " forked_at forked_at_turn conversation problem"
 )
 CONTRACT = {
     "project_create": (

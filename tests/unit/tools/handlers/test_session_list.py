@@ -137,6 +137,22 @@ def test_the_title_is_the_first_line_with_a_text(prompt: str, title: str) -> Non
     assert title_of(prompt) == title
 
 
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        ({}, None),
+        ({"autonomy": "off", "autonomy_chosen": True}, "off"),
+        ({"autonomy": "low", "autonomy_chosen": True}, "low"),
+    ],
+)
+async def test_the_autonomy_is_shown_where_it_was_given(
+    bench: Bench, stored: dict[str, Any], shown: str | None
+) -> None:
+    session = await bench.session(await bench.project(), **stored)
+    assert (await bench.do("session_get", session_id=session.id))["autonomy"] == shown
+    assert [each["autonomy"] for each in (await bench.do("session_list"))["sessions"]] == [shown]
+
+
 async def test_a_title_goes_with_a_new_session(bench: Bench) -> None:
     project = await bench.project()
     await bench.do("session_spawn", project_id=project.id, prompt="p", title="Night run")

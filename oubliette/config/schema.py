@@ -306,8 +306,8 @@ class RepositoriesConfig(_Section, frozen=True, kw_only=True):
     clone_seconds: Seconds = 1800.0
     """Time limit of a clone or a fetch."""
     max_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 10 * 1024**3
-    """Size limit of what is fetched at a time, and of the files of a workspace that is made of it,
-    in bytes; 0: none."""
+    """Size limit of what is fetched at a time, of what all submodules of a workspace send, and of
+    the files of a workspace that is made of it, in bytes; 0: none."""
 
 
 class SessionsConfig(_Section, frozen=True, kw_only=True):

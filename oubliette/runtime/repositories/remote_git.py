@@ -34,6 +34,7 @@ _SETTINGS: Final = {
     "gc.auto": "0",
     "maintenance.auto": "false",
     "fetch.recurseSubmodules": "false",
+    "fetch.unpackLimit": "1",  # all that comes is one file, which has the size limit
     "submodule.recurse": "false",
     "protocol.version": "2",
     "init.defaultBranch": "main",

@@ -1,23 +1,26 @@
 """Submodules of a workspace that is being made, and those in them.
 
 A repository of a few objects can name submodules without end, each with files without end. So they
-are fetched level by level, and their files are counted before they are written.
+are fetched level by level, each with the room that those before it have left, and their files are
+counted before they are written.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import os
 from typing import TYPE_CHECKING, Final
 
 from oubliette.errors import RuntimeFailure
 from oubliette.runtime.repositories.checkout_size import check_size
 from oubliette.runtime.repositories.git_errors import RepositoryTooLarge
+from oubliette.runtime.repositories.remote_git import RemoteGit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from oubliette.runtime.repositories.remote_git import RemoteGit
     from oubliette.runtime.snapshots.git_program import GitProgram
 
 MAX_SUBMODULES: Final = 1000
@@ -42,18 +45,18 @@ async def fetch_all(
         top: Folder of the checkout.
         remote: Fetches them.
         git: The program.
-        most: Maximum bytes of their files together; 0: none.
+        most: Maximum bytes of what they send together, and of their files together; 0: none.
         seconds: Time for all of it.
         report: Gets lines about the progress.
 
     Raises:
-        RepositoryTooLarge: there are too many of them, or their files are too large.
+        RepositoryTooLarge: there are too many of them, or they are too large.
         RepositoryError: git failed; the sentence has the cause and a remedy.
         DeadlineExceeded: the time was too short.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    waiting, found, left = [top], 0, most
+    waiting, found, left, room = [top], 0, most, most
     while waiting:
         folder = waiting.pop()
         commits = await _commits(folder, remote, end - loop.time())
@@ -67,10 +70,11 @@ async def fetch_all(
                 hint="leave submodules out, and have an agent fetch those that it needs",
             )
         unwritten = await _unwritten(folder, remote, end - loop.time())
-        await remote.run(
-            folder, *_UPDATE, doing=_DOING, seconds=end - loop.time(), report=report,
-            settings=unwritten,
-        )  # fmt: skip
+        for path in commits:
+            limited = RemoteGit(git, dataclasses.replace(remote.access, max_bytes=room))
+            room = await _fetch_one(
+                limited, folder, path, settings=unwritten, seconds=end - loop.time(), report=report
+            )
         there = [path for path in commits if (folder / path / ".git").exists()]
         for path in there if most else ():
             left -= await check_size(
@@ -86,6 +90,53 @@ async def fetch_all(
             folder, *_UPDATE, "--force", doing=_DOING, seconds=end - loop.time(), report=report
         )
         waiting += [folder / path for path in there if _is_inside(folder / path, top)]
+
+
+async def _fetch_one(
+    remote: RemoteGit,
+    folder: Path,
+    path: str,
+    *,
+    settings: dict[str, str],
+    seconds: float,
+    report: Callable[[str], object] | None,
+) -> int:
+    """Fetch one submodule of a checkout; return the bytes that are left for the others.
+
+    Each file that git writes, and all of them together, have the limit of `remote`.
+    """
+    most = remote.access.max_bytes
+    try:
+        # The path is no pattern, which could be that of all of them.
+        await remote.run(
+            folder, "--literal-pathspecs", *_UPDATE, "--", path, doing=_DOING, seconds=seconds,
+            report=report, settings=settings,
+        )  # fmt: skip
+        size = await asyncio.to_thread(_written, folder / path) if most else 0
+    except RepositoryTooLarge:
+        size = most
+    if most and size >= most:
+        raise RepositoryTooLarge(
+            f"the submodules of {remote.access.shown} are together larger than"
+            " repositories.max_bytes",
+            hint="raise repositories.max_bytes, or leave submodules out, and have an agent fetch"
+            " those that it needs",
+        )
+    return most - size
+
+
+def _written(submodule: Path) -> int:
+    """The bytes that git has written for a submodule that it has just fetched. Blocks."""
+    try:
+        link = (submodule / ".git").read_text(encoding="utf-8", errors="surrogateescape")
+    except (FileNotFoundError, NotADirectoryError):  # .gitmodules excludes it
+        return 0
+    own = submodule / link.removeprefix("gitdir: ").removesuffix("\n")
+    return sum(
+        os.lstat(os.path.join(folder, each)).st_size  # noqa: PTH118 - a thousand Paths take longer
+        for folder, _, names in os.walk(own)
+        for each in names
+    )
 
 
 def _is_inside(folder: Path, top: Path) -> bool:

@@ -347,14 +347,22 @@ async def test_a_submodule_cannot_make_the_server_run_or_read_anything(
 def nest(source: Path, host: GitHost, times: int) -> None:
     """Make each commit of a repository name the one before it twice, as a submodule."""
     url = host.url("library")
-    text = "".join(f'[submodule "{each}"]\n\tpath = {each}\n\turl = {url}\n' for each in "ab")
     for _ in range(times):
         last = git(source, "rev-parse", "HEAD").strip()
-        (source / ".gitmodules").write_text(text)
-        git(source, "add", ".gitmodules")
-        for each in "ab":
-            git(source, "update-index", "--add", "--cacheinfo", f"160000,{last},{each}")
-        git(source, "commit", "--quiet", "-m", "deeper")
+        name_submodules(source, {"a": (url, last), "b": (url, last)})
+
+
+def name_submodules(source: Path, named: dict[str, tuple[str, str]]) -> None:
+    """Commit submodules: the URL and the commit of each, by its path."""
+    parts = (
+        f'[submodule "{path}"]\n\tpath = {path}\n\turl = {url}\n'
+        for path, (url, _) in named.items()
+    )
+    (source / ".gitmodules").write_text("".join(parts))
+    git(source, "add", ".gitmodules")
+    for path, (_, commit_id) in named.items():
+        git(source, "update-index", "--add", "--cacheinfo", f"160000,{commit_id},{path}")
+    git(source, "commit", "--quiet", "-m", "submodules")
 
 
 async def test_submodules_without_end_are_refused(
@@ -381,15 +389,33 @@ async def test_the_files_of_a_submodule_are_counted_before_they_are_written(
         made, mode = git(library, "mktree", given=lines.encode()).strip(), "040000 tree"
     git(library, "reset", "--quiet", "--soft", git(library, "commit-tree", made, "-m", "x").strip())
     host.add("library", library)
-    url, last = host.url("library"), git(library, "rev-parse", "HEAD").strip()
-    text = f'[submodule "lib"]\n\tpath = lib\n\turl = {url}\n'
-    (source / ".gitmodules").write_text(text)
-    git(source, "add", ".gitmodules")
-    git(source, "update-index", "--add", "--cacheinfo", f"160000,{last},lib")
-    git(source, "commit", "--quiet", "-m", "a submodule")
+    last = git(library, "rev-parse", "HEAD").strip()
+    name_submodules(source, {"lib": (host.url("library"), last)})
     project = await bench.clone(ProjectRepository(path=str(source), submodules=True))
     with pytest.raises(git_errors.RepositoryTooLarge, match=r"repositories\.max_bytes"):
         await with_submodule(bench.access(max_bytes=10_000_000), project)
+
+
+async def test_what_submodules_send_is_limited_together(
+    bench: Bench, host: GitHost, source: Path
+) -> None:
+    """Steps: two of 300 kB each, whose paths are patterns of git; half their size, then enough."""
+    named: dict[str, tuple[str, str]] = {}
+    for name in ("l*", "lib"):
+        library = checkout(source.with_name(f"library{len(named)}"))
+        (library / "data").write_bytes(os.urandom(300_000))
+        commit(library, {"README": "a library\n"})
+        host.add(library.name, library)
+        last = git(library, "rev-parse", "HEAD").strip()
+        named[name] = (host.url(library.name), last)
+    name_submodules(source, named)
+    project = await bench.clone(ProjectRepository(path=str(source), submodules=True))
+    with pytest.raises(git_errors.RepositoryTooLarge, match="together larger") as refused:
+        await with_submodule(bench.access(max_bytes=500_000), project)
+    assert refused.value.hint is not None
+    assert "leave submodules out" in refused.value.hint
+    made = await with_submodule(bench.access(max_bytes=2_000_000), project)
+    assert [(made / each / "data").stat().st_size for each in named] == [300_000, 300_000]
 
 
 @pytest.mark.whole

@@ -192,7 +192,7 @@ class MergeInfo(Result, frozen=True, kw_only=True):
     ignored_count: int
     left_out: Annotated[
         dict[str, str],
-        Meta(description="Some files whose changes no snapshot has, with the reasons."),
+        Meta(description="Some files whose changes are left out, with the reasons."),
     ]
     left_out_count: int
 

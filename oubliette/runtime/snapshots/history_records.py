@@ -183,6 +183,8 @@ class WorkspaceState(msgspec.Struct, frozen=True, kw_only=True):
     turn: int
     moment: str
     unstored: tuple[UnstoredFile, ...] = ()
+    refused: tuple[bytes, ...] = ()
+    """Paths with a name that git refuses in a checkout; of the last state alone."""
 
 
 class StatesAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="states"):

@@ -15,7 +15,12 @@ from oubliette.errors import RuntimeFailure
 from oubliette.runtime.snapshots.history_records import StatesAnswer, UnstoredFile, WorkspaceState
 from oubliette.runtime.snapshots.snapshot_names import at
 from oubliette.runtime.snapshots.workspace.tree_reader import NO_CONTENT
-from oubliette.runtime.snapshots.workspace.tree_table import MANIFEST, without_content
+from oubliette.runtime.snapshots.workspace.tree_table import (
+    BELOW,
+    MANIFEST,
+    refused_path,
+    without_content,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,13 +74,31 @@ async def states_up_to(
     manifests = _contents(
         await git.run(repository, "cat-file", "--batch", given=asked, seconds=seconds)
     )
-    return StatesAnswer(
-        name=wanted.name,
-        states=tuple(
-            replace(state, unstored=_unstored(manifest))
-            for (state, _), manifest in zip(found, manifests, strict=True)
-        ),
-    )
+    states = [
+        replace(state, unstored=_unstored(manifest))
+        for (state, _), manifest in zip(found, manifests, strict=True)
+    ]
+    states[-1] = replace(states[-1], refused=await _refused(repository, git, found[-1][1], seconds))
+    return StatesAnswer(name=wanted.name, states=tuple(states))
+
+
+async def _refused(
+    repository: Path, git: GitProgram, rest: str, seconds: float
+) -> tuple[bytes, ...]:
+    """The paths of a workspace with a name that git refuses, but for its own `.git`."""
+    command = ("ls-tree", "-z", "--name-only", "--full-tree", rest, BELOW.decode())
+    top = _refused_in(await git.run(repository, *command, seconds=seconds))
+    if not top:
+        return ()  # the many files in its `.git` are not listed
+    return _refused_in(await git.run(repository, *command[:1], "-r", *command[1:], seconds=seconds))
+
+
+def _refused_in(listing: bytes) -> tuple[bytes, ...]:
+    try:
+        paths = [refused_path(path) for path in listing.split(b"\0")[:-1]]
+    except ValueError as error:
+        raise RuntimeFailure(f"a snapshot is damaged: {error}") from error
+    return tuple(dict.fromkeys(path for path in paths if path is not None))
 
 
 async def _line_to(

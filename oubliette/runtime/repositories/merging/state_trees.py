@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.repositories.merging.merge_room import MergeRoom
     from oubliette.runtime.snapshots.history_records import UnstoredFile, WorkspaceState
 
+REFUSED_REASON: Final = "git refuses this name in a checkout"
 GITLINK: Final = "160000"
 LINK: Final = "120000"
 NOTHING: Final = "000000"
@@ -106,6 +107,7 @@ class StateTrees:
             and not (path in pointers and pointers[path].oid == each.sha256)
             and not await self._is_base(base.get(path), each)
         }
+        left_out |= dict.fromkeys(filter(self._is_refused, state.refused), REFUSED_REASON)
         tree = await self._written(base, changes)
         return StateTree(tree, frozenset(skipped & added), left_out)
 
@@ -160,6 +162,11 @@ class StateTrees:
         return placed(path, link=False)[0] == "files" and not any(
             each in self._links for each in _above(path)
         )
+
+    def _is_refused(self, path: bytes) -> bool:
+        """Whether a path with a name that git refuses is new, and not of a submodule."""
+        assert self._entries is not None
+        return path not in self._entries and not any(each in self._links for each in _above(path))
 
     async def _ignored(
         self, base: dict[bytes, TreeEntry], changes: list[TreeChange], paths: set[bytes]

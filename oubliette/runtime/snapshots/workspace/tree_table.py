@@ -92,6 +92,21 @@ def original(part: Part, path: bytes) -> bytes:
     return b"/".join(names)
 
 
+def refused_path(path: bytes) -> bytes | None:
+    """Return the path in a workspace, as far as a name that git refuses, of an entry of `rest`.
+
+    None: it is of the `.git` of the workspace itself, or of a folder of Oubliette.
+
+    Raises:
+        ValueError: no entry has this path.
+    """
+    names = original("rest", path).split(b"/")
+    if names[0] in _OWN or names[0] == b".git":
+        return None
+    last = next((place for place, name in enumerate(names, 1) if refused(name)), len(names))
+    return b"/".join(names[:last])
+
+
 def _special(name: bytes) -> bool:
     bare = name.lstrip(_MARK)
     return refused(bare) or refused(bare, _AS_LINK)

@@ -323,6 +323,37 @@ async def test_what_snapshots_cannot_have_stays_as_it_was(made, source) -> None:
     }
 
 
+async def test_names_that_git_refuses_are_left_out_by_name(made, source) -> None:
+    """One entry for a folder; none for the `.git` of the workspace, of a submodule or for ours."""
+    (source / "module").mkdir()
+    git(source, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module")
+    git(source, "commit", "-qm", "a submodule")
+    site = await made()
+    work = await site.work("one")
+    (work.folder / "module").mkdir(exist_ok=True)
+    (work.folder / ".gitmodules").symlink_to("elsewhere")
+    await work.turn({"git~1": "1\n"})
+    await work.turn(
+        {
+            "git~1": None,
+            "shop.py": "price = 2\n",
+            "nested/.git/HEAD": "ref: refs/heads/main\n",
+            "nested/.git/config": "",
+            "nested/code.py": "1\n",
+            "a\\.git": "1\n",
+            "module/.git": "gitdir: ../elsewhere\n",
+            ".factory/.git": "1\n",
+        }
+    )
+    done = await work.merge()
+    new = {"module", "nested/code.py"}
+    assert site.files("work") == {"docs/a.md", "lines", "shop.py", *new}
+    assert done.left_out == dict.fromkeys(
+        (".gitmodules", "a\\.git", "nested/.git"), "git refuses this name in a checkout"
+    )
+    assert done.left_out_count == 3
+
+
 @pytest.mark.whole
 async def test_files_are_stored_in_the_form_of_the_repository(made, source) -> None:
     """A checkout has other ends of lines, another encoding, and the names of contents."""

@@ -8,7 +8,8 @@ Standard library only: the program that reads workspaces imports this module.
 A snapshot has two trees. The tree `files` is what a user of git expects: the workspace without any
 `.git`. The tree `rest` has everything else: names that git refuses, because a checkout of them
 could harm a reader, and the folders that are Oubliette's own. In `rest` a refused name has a `%`
-before it, and so has each name that could be mistaken for one of those.
+before it and before each part of it, as git sees parts on Windows, and so has each name that could
+be mistaken for one of those.
 
 Standard library only: the program that reads workspaces imports this module.
 """
@@ -45,6 +46,10 @@ _SHORT: Final = re.compile(
 """Short names of Windows that stand for `.gitmodules`, as git takes them."""
 _MARK: Final = b"%"
 _SEPARATORS: Final = re.compile(rb"[\\:]")
+_STARTS: Final = re.compile(rb"\A|(?<=[\\:])")
+"""Where a part of a name begins."""
+_ONE_MARK: Final = re.compile(rb"(?:\A|(?<=[\\:]))%")
+_ALL_MARKS: Final = re.compile(rb"(?:\A|(?<=[\\:]))%+")
 _IGNORED_BY_HFS: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")
 
 
@@ -108,19 +113,19 @@ def refused_path(path: bytes) -> bytes | None:
 
 
 def _special(name: bytes) -> bool:
-    bare = name.lstrip(_MARK)
+    bare = _ALL_MARKS.sub(b"", name)
     return refused(bare) or refused(bare, _AS_LINK)
 
 
 def _marked(name: bytes) -> bytes:
-    return _MARK + name if _special(name) else name
+    return _STARTS.sub(_MARK, name) if _special(name) else name
 
 
 def _unmarked(name: bytes) -> bytes:
-    return name[1:] if name.startswith(_MARK) and _special(name) else name
+    return _ONE_MARK.sub(b"", name) if name.startswith(_MARK) and _special(name) else name
 
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Of the table, and of the rules by which `names` places entries."""
 FOLDER_MODE: Final = 0o755
 FILE_MODE: Final = 0o644

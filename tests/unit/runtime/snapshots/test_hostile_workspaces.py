@@ -130,6 +130,7 @@ async def test_names_of_any_bytes_are_kept(shadow: Shadow) -> None:
     for name in (
         b"new\nline", b"back\\slash", b'quo"te', b"\xff\xfe", b"tab\t", b"Case", b"case", b" ",
         b"-rf", b"'", "ü".encode(), "u\u0308".encode(), b"%.git", b":(glob)*", b"a\r",
+        b"a\\.git", b"a\\%.git", b".git\\a", b"a:.git",
     ):  # fmt: skip
         with open(os.path.join(top, name), "wb") as file:
             file.write(b"content of " + name)
@@ -168,6 +169,7 @@ async def test_links_that_git_takes_for_its_own_files_keep_nobody_from_fetching(
     )  # fmt: skip
     listed = await shadow.run("ls-tree", "-r", "-z", "--name-only", "refs/oubliette/ses_1/1")
     assert sorted(listed.split("\0")[:-1]) == sorted(plain)
+    await shadow.run("fsck", "--full", "--strict")
     for each in shadow.workspace.iterdir():
         each.unlink()
     await shadow.restore(1)

@@ -15,6 +15,7 @@ NAMES = st.one_of(
     st.sampled_from(
         [b".git", b".GIT", b"%.git", b"%%.git", b"git~1", b".git ", b".git::$INDEX_ALLOCATION",
          b".gitmodules", b"%.gitmodules", b".rlm-context", b".factory", b"%", b".git\\x",
+         b"a\\.git", b"%a\\%.git", b"a\\%%.git", b"a:.git", b"a:%.git", b"\\:.git",
          ".g\u200cit".encode(), b"a"]
     ),
 )  # fmt: skip

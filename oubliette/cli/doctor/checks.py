@@ -9,6 +9,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -276,6 +277,52 @@ def snapshots(config: Config) -> Check:
     return ok("snapshots", path)
 
 
+def git() -> Iterator[Check]:
+    """Check git for a vulnerability that repositories with submodules use (CVE-2025-48384).
+
+    Distributions mend it without another version, so git is asked to keep a carriage return.
+    """
+    path = shutil.which("git")
+    if path is None:
+        return
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "GIT_CONFIG_NOSYSTEM": "1"}
+    outputs: list[bytes] = []
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            own = {**environment, "HOME": folder}
+            setting = ("config", "-z", "-f", f"{folder}/config", "oubliette.path")
+            for arguments in (("--version",), (*setting, _PATH), setting):
+                done = subprocess.run(
+                    [path, *arguments],
+                    cwd=folder,
+                    env=own,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=START_SECONDS,
+                    check=True,
+                )
+                outputs.append(done.stdout)
+    except (OSError, subprocess.SubprocessError) as error:
+        yield bad("git", f"{path} does not work: {error}", "install git again")
+        return
+    version = outputs[0].decode(errors="replace").strip()
+    if outputs[-1] == _PATH.encode() + b"\0":
+        yield ok("git", version)
+        return
+    yield bad(
+        "git",
+        f"{version} has the vulnerability CVE-2025-48384: a repository with submodules can write"
+        " outside of its folder",
+        "update git from your distribution, or to 2.43.7, 2.44.4, 2.45.4, 2.46.4, 2.47.3, 2.48.2,"
+        " 2.49.1, 2.50.1 or later; until then clone without submodules",
+        "warn",
+    )
+
+
+_PATH: Final = "path\r"
+"""A path that a vulnerable git writes into its configuration as another one."""
+
+
 def settings(load: Callable[[], Config]) -> tuple[Check, Config | None]:
     """Check the configuration."""
     try:
@@ -306,4 +353,5 @@ def without_sandbox(place: Path, load: Callable[[], Config]) -> Iterator[Check |
         yield database(place / DATABASE)
     if config is not None:
         yield snapshots(config)
+        yield from git()
         yield config

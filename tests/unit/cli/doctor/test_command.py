@@ -186,6 +186,35 @@ def test_a_configuration_that_does_not_load_is_told() -> None:
     assert config is None
 
 
+FAKE_GIT = """\
+#!/bin/sh
+test "$1" != --version || echo git version 2.39.0
+test "$#" != 6 || printf '[oubliette]\\n\\tpath = path\\r\\n' > "$4"
+test "$#" != 5 || exec {git} "$@"
+"""
+"""Writes a setting as git did before CVE-2025-48384 was mended."""
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_git_with_a_known_vulnerability_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.which("git")
+    (found,) = checks.git()
+    assert told(found, "ok").startswith("git version ")
+    fake = tmp_path / "git"
+    fake.write_text(FAKE_GIT.format(git=real))
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (found,) = checks.git()
+    assert "CVE-2025-48384" in told(found, "warn")
+    assert found.remedy is not None
+    assert "2.43.7" in found.remedy
+    fake.write_text("#!/bin/sh\nexit 1\n")
+    (found,) = checks.git()
+    assert "does not work" in told(found, "fail")
+
+
 def test_git_that_is_missing_is_told_unless_snapshots_are_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +265,7 @@ def test_the_command_tells_all_of_it(home: Path) -> None:
     found = json.loads(done.stdout)
     assert found["ok"] == (done.returncode == 0)
     names = [check["name"] for check in found["checks"]]
-    assert names[:9] == [
+    assert names[:10] == [
         "python",
         "home",
         "configuration",
@@ -245,6 +274,7 @@ def test_the_command_tells_all_of_it(home: Path) -> None:
         "port",
         "database",
         "snapshots",
+        "git",
         "zipapp",
     ]
     assert {"opencode", "droid", "scripted"} <= {agent["name"] for agent in found["agents"]}

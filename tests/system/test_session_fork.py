@@ -194,16 +194,20 @@ async def test_a_repeated_request_starts_no_second_fork(site, caller) -> None:
 
 
 @pytest.mark.whole
-async def test_files_that_no_snapshot_has_are_named(site, caller) -> None:
+async def test_ignored_files_come_along_and_those_that_no_snapshot_has_are_named(
+    site, caller
+) -> None:
     project = await site.new_project()
     agent = await site.spawn(
-        caller, "exec head -c 2000 /dev/zero > large; echo 1 > one", project_id=project["id"]
+        caller,
+        "exec head -c 2000 /dev/zero > large; echo 1 > one; printf 'one\\nlarge\\n' > .gitignore",
+        project_id=project["id"],
     )
     await agent.turn()
     (session,) = (await fork(caller, agent, "say hi"))["sessions"]
     assert session["missing_count"] == 1
     assert "2000 bytes" in session["missing"]["large"]
-    assert names(workspaces(site, project) / session["workspace_id"]) == {"one"}
+    assert names(workspaces(site, project) / session["workspace_id"]) == {"one", ".gitignore"}
     await ended(site, session)
     page = await site.eyes.call("session_events", session_id=session["session_id"])
     (told,) = [each for each in page["events"] if each.get("kind") == "session_forked"]

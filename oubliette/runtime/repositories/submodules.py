@@ -12,7 +12,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Final
 
-from oubliette.errors import RuntimeFailure
+from oubliette.errors import DeadlineExceeded, RuntimeFailure
 from oubliette.runtime.repositories.checkout_size import check_size
 from oubliette.runtime.repositories.git_errors import RepositoryTooLarge
 from oubliette.runtime.repositories.remote_git import RemoteGit
@@ -54,8 +54,26 @@ async def fetch_all(
         RepositoryError: git failed; the sentence has the cause and a remedy.
         DeadlineExceeded: the time was too short.
     """
+    end = asyncio.get_running_loop().time() + seconds
+    try:
+        await _fetch_levels(top, remote, git, most=most, end=end, report=report)
+    except DeadlineExceeded as error:  # of one step, which had what was left
+        raise DeadlineExceeded(
+            f"{_DOING} of {remote.access.shown} took more than {seconds:g} s",
+            hint="raise repositories.clone_seconds, or leave submodules out",
+        ) from error
+
+
+async def _fetch_levels(
+    top: Path,
+    remote: RemoteGit,
+    git: GitProgram,
+    *,
+    most: int,
+    end: float,
+    report: Callable[[str], object] | None,
+) -> None:
     loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
     waiting, found, left, room = [top], 0, most, most
     while waiting:
         folder = waiting.pop()

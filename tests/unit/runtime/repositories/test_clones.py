@@ -396,6 +396,20 @@ async def test_the_files_of_a_submodule_are_counted_before_they_are_written(
         await with_submodule(bench.access(max_bytes=10_000_000), project)
 
 
+async def test_submodules_that_take_too_long_are_refused_with_the_time_of_all(
+    bench: Bench, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(*_: object) -> None:
+        raise DeadlineExceeded("the step took more than 0.1 s")
+
+    project = await bench.clone(ProjectRepository(path=str(source), submodules=True))
+    monkeypatch.setattr(submodules, "_commits", late)
+    with pytest.raises(DeadlineExceeded, match="submodules .* took more than 60 s") as refused:
+        await with_submodule(bench.access(), project)
+    assert refused.value.hint is not None
+    assert "repositories.clone_seconds" in refused.value.hint
+
+
 async def test_what_submodules_send_is_limited_together(
     bench: Bench, host: GitHost, source: Path
 ) -> None:

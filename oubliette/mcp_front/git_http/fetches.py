@@ -19,7 +19,7 @@ from oubliette.tools.call_at_home import ATTEMPTS
 from oubliette.tools.home_streams import open_at_home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from starlette.types import Message, Receive, Send
 
@@ -83,7 +83,7 @@ class Fetches:
             await self._fetch(context, fetch)
 
     @contextlib.contextmanager
-    def _place(self, principal: str) -> Iterator[None]:
+    def _place(self, principal: str) -> Generator[None]:
         if self._served[principal] >= AT_ONCE:
             raise LimitExceeded(
                 f"{AT_ONCE} requests of git are being served already", hint="wait for one of them"

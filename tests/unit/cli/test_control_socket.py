@@ -53,13 +53,13 @@ async def client(home: Path, do: Any) -> Any:
         with ControlClient(home) as link:
             return do(link)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return await asyncio.to_thread(run)
 
 
 async def raw(home: Path, *lines: bytes) -> list[Any]:
     """Send lines as they are; the answers until the link is closed or all are answered."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         reader, writer = await asyncio.open_unix_connection(
             str(home / "control.sock"), limit=1 << 24
         )
@@ -253,7 +253,7 @@ async def test_a_home_with_a_long_path_works_as_well(bench: Bench, home: Path) -
 
 
 async def test_the_end_of_the_server_ends_links_that_are_open(bench: Bench, home: Path) -> None:
-    async with asyncio.timeout(5), serving(bench, home, {"pid": 1}) as opened:
+    async with asyncio.timeout(30), serving(bench, home, {"pid": 1}) as opened:
         reader, writer = await asyncio.open_unix_connection(str(home / "control.sock"))
         writer.write(b'{"id":1,"verb":"status"}\n')
         await reader.readline()

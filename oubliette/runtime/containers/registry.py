@@ -215,6 +215,11 @@ def _spec_of(runtime: ContainerRuntime) -> RuntimeSpec:
     Raises:
         ConfigError: it lacks something.
     """
+    if isinstance(runtime, str):  # what the option of this name is on the command line
+        raise ConfigError(
+            f"{shown(runtime)} is a name, and this is for a runtime of your own",
+            hint=f'choose one by its name with config={{"containers.runtime": {shown(runtime)}}}',
+        )
     without = lacking(runtime, ContainerRuntime)
     if without:
         raise ConfigError(f"{shown(type(runtime).__name__)} has no {without}")

@@ -255,7 +255,7 @@ async def test_the_configuration_and_the_program_may_not_name_different_ones(
     ("wrong", "why"),
     [
         (object(), "'object' has no aclose, "),
-        ("docker", "'str' has no aclose, "),
+        ("docker", "'docker' is a name, and this is for a runtime of your own"),
         ("TAKES_A_NAME", "there is a runtime called docker already"),
         ("NAMELESS", "its name is ' '"),
     ],

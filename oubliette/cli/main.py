@@ -23,6 +23,7 @@ from oubliette.cli import (
     git_credential,
     image,
     merge,
+    overview,
     permit,
     port,
     project,
@@ -30,7 +31,6 @@ from oubliette.cli import (
     session,
     store,
     token,
-    tree,
 )
 from oubliette.cli.doctor import command
 from oubliette.cli.run import command as run_command
@@ -52,6 +52,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "fork": "oubliette fork 3k9x 'Try it without the ORM' --at 2 --count 3",
     "logs": "oubliette logs --follow --type permission_request",
     "permit": "oubliette permit 3k9x --deny",
+    "ps": "oubliette ps --all -n 50",
     "tree": "oubliette tree 3k9x",
     "port": "oubliette port 3k9x 8000",
     "compare": "oubliette compare 3k9x 7m2p",
@@ -116,7 +117,8 @@ app.command("diff")(diff.diff)
 app.command("drop")(apply.drop)
 app.command("port")(port.port)
 app.command("permit")(permit.permit)
-app.command("tree")(tree.tree)
+app.command("ps")(overview.ps)
+app.command("tree")(overview.tree)
 app.command("logs")(session.log_of_all)
 app.command("compare")(diff.compare)
 app.command("fork")(restore.fork)

@@ -148,6 +148,15 @@ async def test_tree_shows_who_works_below_whom_and_how_much_of_the_limits_is_use
         used = {row.split()[0]: row.split()[1:3] for row in rows}
         assert used["max_agents_at_once"] == ["2", "10"]
 
+        listed = (await oubliette("ps", "-o", "json")).json["sessions"]
+        mine = {agent.session_id, child}
+        assert [each["session_id"] for each in listed if each["session_id"] in mine] == [
+            child,
+            agent.session_id,
+        ]
+        rows = {row.split("\t")[0]: row for row in (await oubliette("ps")).out.splitlines()}
+        assert rows[child].split("\t")[6] == "a decision on may I?"
+
         told = (await oubliette("tree", agent.session_id, "-o", "json")).json
         assert [each["session_id"] for each in told["sessions"]] == [agent.session_id, child]
         assert {each["name"] for each in told["limits"]} >= used.keys()

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -30,6 +30,15 @@ class Format(StrEnum):
     text = "text"
     json = "json"
 
+
+SHORT: Final = 6
+"""Characters of an id that a table shows on a terminal, where they differ."""
+_NARROW, _TEXT = 12, 24
+"""Width below which a table cuts no column, and that up to which one is no text that may be cut."""
+_ID: Final = re.compile(
+    r"( *)([a-z]+_[0-9a-z]{26}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
+)
+"""A cell that is an id, perhaps indented."""
 
 _chosen = Format.text
 
@@ -77,19 +86,56 @@ def as_json(value: Any) -> str:
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: plain columns for a pipe, drawn on a terminal."""
+    """Print a table: plain columns for a pipe; on a terminal drawn, with the ends of ids.
+
+    A row is one line there: the last column, which is a text in most tables, is cut, and then other
+    long texts. A column that is empty is left out.
+    """
     lines = [["" if cell is None else clean(str(cell)) for cell in row] for row in rows]
-    if not (sys.stdout.isatty() and not os.environ.get("NO_COLOR")):
+    if not sys.stdout.isatty():
         sys.stdout.writelines("\t".join(line) + "\n" for line in [list(head), *lines])
         return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*head, box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    ids = {found[2] for line in lines for cell in line if (found := _ID.fullmatch(cell))}
+    length = SHORT
+    while len({each[-length:] for each in ids}) < len(ids):
+        length += 1
+    lines = [[_shortened(cell, length) for cell in line] for line in lines]
+    used = [n for n in range(len(head)) if not lines or any(line[n] for line in lines)]
+    head, lines = [head[n] for n in used], [[line[n] for n in used] for line in lines]
+    console = Console()
+    widths = _widths(head, lines, console.width)
+    for title, width in zip(head, widths, strict=True):
+        table.add_column(title, no_wrap=True, overflow="ellipsis", width=width)
+    # Where that is still too much the terminal wraps the lines, and no id is cut.
+    console.width = max(console.width, sum(widths) + 2 * (len(widths) - 1))
     for line in lines:
         table.add_row(*map(Text, line))  # agents choose some of it: no markup
-    Console().print(table)
+    console.print(table)
+
+
+def _widths(head: Sequence[str], lines: Sequence[Sequence[str]], most: int) -> list[int]:
+    """Return the widths of columns, two blanks apart: the last one gives way, then long texts."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(head, *lines, strict=True)]
+    over = sum(widths) + 2 * (len(widths) - 1) - most
+    last = len(widths) - 1
+    texts = [column for column in range(last) if widths[column] > _TEXT]
+    for column in (last, *sorted(texts, key=lambda each: -widths[each])):
+        fewer = min(max(over, 0), max(widths[column] - _NARROW, 0))
+        widths[column] -= fewer
+        over -= fewer
+    return widths
+
+
+def _shortened(cell: str, length: int) -> str:
+    found = _ID.fullmatch(cell)
+    return cell if found is None else found[1] + found[2][-length:]
 
 
 def print_entries(columns: Iterable[Column], entries: Iterable[Entry]) -> None:

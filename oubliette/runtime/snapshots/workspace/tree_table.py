@@ -47,7 +47,7 @@ _SHORT: Final = re.compile(
 _MARK: Final = b"%"
 _SEPARATORS: Final = re.compile(rb"[\\:]")
 _STARTS: Final = re.compile(rb"\A|(?<=[\\:])")
-"""Where a part of a name begins."""
+"""Beginnings of the parts of a name."""
 _ONE_MARK: Final = re.compile(rb"(?:\A|(?<=[\\:]))%")
 _ALL_MARKS: Final = re.compile(rb"(?:\A|(?<=[\\:]))%+")
 _IGNORED_BY_HFS: Final = re.compile("[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]")

@@ -1,7 +1,8 @@
-"""Command `oubliette tree`: the sessions of one tree below each other, and its limits."""
+"""Commands `oubliette ps` and `oubliette tree`: what works now, and who works below whom."""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,6 +15,7 @@ from oubliette.cli.terminal.output import (
     Home,
     Output,
     line_of,
+    note,
     print_entries,
     print_json,
 )
@@ -31,11 +33,35 @@ def _waits(session: dict[str, Any]) -> str:
     return "; ".join(dict.fromkeys(shown))[:50]
 
 
+def _cost(session: dict[str, Any]) -> str:
+    return f"${session['usage']['cost_usd']:.2f}"
+
+
+def _age(session: dict[str, Any]) -> str:
+    """The cell of the time since its start: 40 s, 12 min, 5 h, 3 d."""
+    seconds = max(0.0, time.time() - session["created_at"])
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+LIVE: Final = ("created", "running", "idle")
+LISTED: Final[tuple[Column, ...]] = (
+    ("SESSION", "session_id"),
+    ("PROJECT", "project_id"),
+    ("AGENT", "agent"),
+    ("STATUS", "status"),
+    ("AGE", _age),
+    ("COST", _cost),
+    ("WAITS FOR", _waits),
+    ("TITLE", line_of("title", 60)),
+)
 SESSIONS: Final[tuple[Column, ...]] = (
     ("SESSION", lambda each: "  " * each["level"] + each["session_id"]),
     ("STATUS", "status"),
     ("AGENT", "agent"),
-    ("COST", lambda each: f"${each['usage']['cost_usd']:.2f}"),
+    ("COST", _cost),
     ("WAITS FOR", _waits),
     ("TITLE", line_of("title", 40)),
 )
@@ -45,6 +71,28 @@ LIMITS: Final[tuple[Column, ...]] = (
     ("OF", lambda each: f"{each['value']:.6g}"),
     ("SET BY", "source"),
 )
+
+
+def ps(
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also sessions that have ended.")
+    ] = False,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, max=1000, help="Maximum number of sessions.")
+    ] = 20,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """List the sessions that live, newest first, with what each waits for."""
+    wanted = {"newest_first": True, "waiting": True, "limit": count}
+    page = call(home, "session_list", wanted if everything else {**wanted, "status": LIVE})
+    if output is Format.json:
+        print_json({"sessions": page["sessions"], "more": page["next_cursor"] is not None})
+        return
+    print_entries(LISTED, page["sessions"])
+    if page["next_cursor"] is not None:
+        note(f"there are more: oubliette ps -n {min(1000, 5 * count)}")
 
 
 def tree(

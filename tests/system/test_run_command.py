@@ -302,7 +302,7 @@ def test_a_task_for_no_model_says_so_and_changes_are_taken_as_a_patch(desk: Desk
     ],
 )
 def test_the_first_line_says_which_autonomy_holds(desk: Desk, given: str, meaning: str) -> None:
-    done = desk.run("run", "ask sell the shop", "--autonomy", given)
+    done = desk.run("run", "say hello", "--autonomy", given)
     (line,) = (each for each in done.stderr.splitlines() if " works in workspace " in each)
     assert line.endswith(f", autonomy {given}: {meaning}.")
     assert desk.sessions[0]["autonomy"] == given

@@ -6,6 +6,7 @@ A module whose tests are all of one command names it in `FIRST_WORDS`: `run` put
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,16 @@ def log_of_this_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     yield
     structlog.configure(**before)
+
+
+@pytest.fixture(autouse=True)
+def signals_of_this_process() -> Iterator[None]:
+    """`serve` has handlers until its process ends, which here goes on; its children inherit them."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

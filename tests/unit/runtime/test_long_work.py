@@ -135,7 +135,8 @@ def measurement(monkeypatch: pytest.MonkeyPatch, wait: Callable[[], object]) -> 
         config=Config(),
     )
     ignored: Any = lambda *_: None  # noqa: E731
-    return disk_quota.DiskQuotaMonitor(context, "proj_1", ignored, ignored, list)._measure
+    monitor = disk_quota.DiskQuotaMonitor(context, "proj_1", ignored, ignored, list)
+    return lambda: monitor._measure(())
 
 
 def copy(monkeypatch: pytest.MonkeyPatch, wait: Callable[[], object]) -> Any:

@@ -152,7 +152,7 @@ class StdioMcpServer:
         except UnicodeDecodeError:
             self.send(error_message(None, PARSE_ERROR, "Parse error: the line is not UTF-8"))
         except (ValueError, RecursionError) as error:
-            self.send(error_message(None, PARSE_ERROR, f"Parse error: {error}"))
+            self.send(error_message(_id_in(line), PARSE_ERROR, f"Parse error: {error}"))
         else:
             messages = as_array(message)
             if messages is None:
@@ -328,6 +328,17 @@ class StdioMcpServer:
         if arguments is None:
             raise Fault(INVALID_PARAMS, "arguments must be an object")
         self._toolbox.call_tool(request, name, arguments)
+
+
+def _id_in(line: bytes) -> RequestId | None:
+    """The id of a request that is JSON but for NaN or Infinity, as some libraries write them."""
+    try:
+        request_id: object = (as_object(json.loads(line)) or {}).get("id")
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(request_id, (str, int)) and not isinstance(request_id, bool):
+        return request_id
+    return None
 
 
 def _malformed(fields: Json) -> str:

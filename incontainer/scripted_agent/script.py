@@ -80,6 +80,7 @@ def _invocation(rest: str) -> Invocation:
         raise ValueError("call needs the name of a tool")
     try:
         arguments = as_object(json.loads(text) if text.strip() else {})
+        json.dumps(arguments, allow_nan=False)  # 1e400 is JSON, and a float that is none
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the arguments are not JSON ({error})") from None
     if arguments is None:

@@ -140,6 +140,14 @@ async def test_a_broken_line_is_answered_with_a_reason_and_serving_goes_on(line,
         assert (await agent.ask("ping"))["result"] == {}
 
 
+@pytest.mark.parametrize("number", [b"Infinity", b"-Infinity", b"NaN"])
+async def test_a_request_with_a_number_that_is_no_json_is_answered_under_its_id(number):
+    async with FakeServer() as server, RawAgent(server.path) as agent:
+        agent.send(b'{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"x": %b}}' % number)
+        reply = await agent.receive()
+        assert (reply["id"], reply["error"]["code"]) == (7, -32700)
+
+
 @pytest.mark.parametrize("request_id", ["seven", "", "é\U0001f600", 0, -5, 1.5, 2**63, 10**400])
 async def test_any_string_or_number_serves_as_a_request_id(request_id):
     async with FakeServer() as server, RawAgent(server.path) as agent:

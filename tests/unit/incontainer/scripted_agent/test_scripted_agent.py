@@ -317,6 +317,12 @@ async def test_a_broken_state_fails_the_turn_and_not_the_agent(tmp_path):
         assert await agent.says("say on") == "on"
 
 
+async def test_a_number_that_no_json_has_fails_the_turn_and_not_the_agent(agent):
+    async with agent:
+        assert "not JSON" in await agent.fails('call add {"x": 1e400}')
+        assert await agent.says("say on") == "on"
+
+
 @pytest.mark.parametrize("decision", ["allow", "deny"])
 async def test_ask_waits_for_the_decision_on_its_own_request(agent, decision):
     async with agent:

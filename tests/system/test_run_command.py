@@ -308,6 +308,7 @@ def test_the_first_line_says_which_autonomy_holds(desk: Desk, given: str, meanin
     assert desk.sessions[0]["autonomy"] == given
 
 
+@pytest.mark.whole
 def test_a_program_gets_one_document(desk: Desk) -> None:
     """Steps: a turn that is completed; one that fails; one that is left running."""
     done = desk.run("run", FIX, "--autonomy", "off", "-o", "json")

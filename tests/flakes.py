@@ -97,7 +97,7 @@ def look(rounds: int, arguments: Sequence[str], env: dict[str, str]) -> list[Sus
         seed = random.randrange(2**32)
         with load():
             found = failed(seed, ["-n", "3", "--dist", "worksteal", *arguments], ROUND_SECONDS, env)
-        print(f"round {number} of {rounds}, seed {seed}: {len(found)} failed", flush=True)
+        print(f"round {number} of {rounds}, seed {seed}: {len(found)} failed", *found, flush=True)
         for test, text in found.items():
             suspect = suspects.setdefault(test, Suspect(test, text=text))
             suspect.seeds.append(seed)

@@ -105,7 +105,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     while len({each[-length:] for each in ids}) < len(ids):
         length += 1
     lines = [[_shortened(cell, length) for cell in line] for line in lines]
-    used = [n for n in range(len(head)) if not lines or any(line[n] for line in lines)]
+    used = [n for n in range(len(head)) if not n or not lines or any(line[n] for line in lines)]
     head, lines = [head[n] for n in used], [[line[n] for n in used] for line in lines]
     console = Console()
     widths = _widths(head, lines, console.width)

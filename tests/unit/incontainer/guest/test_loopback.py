@@ -64,11 +64,12 @@ class Listener:
 
     def __exit__(self, *_: object) -> None:
         self.sock.shutdown(socket.SHUT_RDWR)
+        self._taking.join(SECONDS)  # what it has accepted by then is among the peers
         self.sock.close()
         for peer in self._peers:
             with contextlib.suppress(OSError):  # it has ended already
                 peer.shutdown(socket.SHUT_RDWR)
-        for thread in [self._taking, *self._threads]:
+        for thread in self._threads:
             thread.join(SECONDS)
 
 

@@ -19,6 +19,7 @@ from oubliette.cli.terminal.output import (
     print_entries,
     print_json,
 )
+from oubliette.cli.terminal.waiting import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,22 +38,13 @@ def _cost(session: dict[str, Any]) -> str:
     return f"${session['usage']['cost_usd']:.2f}"
 
 
-def _age(session: dict[str, Any]) -> str:
-    """The cell of the time since its start: 40 s, 12 min, 5 h, 3 d."""
-    seconds = max(0.0, time.time() - session["created_at"])
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 LIVE: Final = ("created", "running", "idle")
 LISTED: Final[tuple[Column, ...]] = (
     ("SESSION", "session_id"),
     ("PROJECT", "project_id"),
     ("AGENT", "agent"),
     ("STATUS", "status"),
-    ("AGE", _age),
+    ("AGE", lambda each: span(time.time() - each["created_at"])),
     ("COST", _cost),
     ("WAITS FOR", _waits),
     ("TITLE", line_of("title", 60)),

@@ -18,26 +18,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-__all__ = (
-    "CallerToolProgress",
-    "CallerToolRequest",
-    "CallerToolSettled",
-    "Completion",
-    "Delta",
-    "ErrorEvent",
-    "Event",
-    "LargeEvent",
-    "MapProgress",
-    "Message",
-    "PermissionRequest",
-    "PermissionSettled",
-    "Status",
-    "SystemEvent",
-    "ToolCall",
-    "ToolResult",
-    "UnknownEvent",
-)
-
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """One entry of a session's log: the fields that all types have."""

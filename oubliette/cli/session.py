@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from functools import partial
@@ -19,7 +18,6 @@ from oubliette.cli.terminal.output import (
     Home,
     Output,
     at,
-    clean,
     line_of,
     moment,
     note,
@@ -130,8 +128,9 @@ SessionId = Annotated[str, typer.Argument(help="Id of the session, which may be 
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Print its events until its turn has ended.")
 ]
-WAIT: Final = 30.0  # seconds of one long poll
-_MARGIN: Final = 30.0
+WAIT: Final = 30.0
+"""Seconds of one long poll."""
+CALL_SECONDS: Final = WAIT + 30.0
 SESSIONS: Final[tuple[Column, ...]] = (
     ("ID", "session_id"),
     ("STATUS", "status"),
@@ -225,7 +224,11 @@ def spawn(  # noqa: PLR0913, PLR0917 - one parameter per option
             "--on-branch", help="Work on a copy of the workspace, on a branch of its own."
         ),
     ] = False,
-    new: Annotated[bool, typer.Option("--new", help="Never resume; start a new session.")] = False,
+    go_on: Annotated[
+        bool,
+        typer.Option("--continue", help="Resume your latest session of the workspace, if any."),
+    ] = False,
+    new: Annotated[bool, typer.Option("--new", hidden=True)] = False,
     key_scope: Annotated[
         str | None,
         typer.Option(help="Make a key of this scope for the agent, for Oubliette's tools."),
@@ -234,7 +237,7 @@ def spawn(  # noqa: PLR0913, PLR0917 - one parameter per option
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Start a session with a prompt, or resume your latest one of the workspace."""
+    """Start a session with a prompt."""
     spawned = call(
         home,
         "session_spawn",
@@ -247,7 +250,7 @@ def spawn(  # noqa: PLR0913, PLR0917 - one parameter per option
             "workspace_id": None if workspace is None else whole_id(home, "workspace", workspace),
             "create_workspace": new_workspace or None,
             "workspace": "branch" if on_branch else None,
-            "new_session": new or None,
+            "new_session": new or not go_on or None,
             "api_key_scope": key_scope,
         },
     )
@@ -300,36 +303,26 @@ def logs(  # noqa: PLR0917 - one parameter per option
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Print the events of a session; with -o json one object per line."""
+    """Show the transcript of a session; with -o json its events, one object per line."""
+    from oubliette.cli.terminal.screen import shown
+
     session_id = whole_id(home, "session", session_id)
     index, wait = after, 0.0
-    while True:
-        page = call(
-            home,
-            "session_events",
-            {
-                "session_id": session_id,
-                "since_index": index,
-                "wait_seconds": wait,
-                "include_children": children,
-            },
-            WAIT + _MARGIN,
-        )
-        if page["truncated_before"] is not None:
-            note(f"older events were deleted; the first that is kept is {page['truncated_before']}")
-        for event in page["events"]:
-            if since is not None and event["ts"] < since:
-                continue
-            if output is Format.json:
-                print_json(event)
-            else:
-                sys.stdout.write(_line(event, with_session=children) + "\n")
-        sys.stdout.flush()
-        index = page["last_index"]
-        wait = WAIT if follow else 0.0  # only a server has new events; stored ones need none
-        rests = page["status"] in {"completed", "failed", "timed_out"}
-        if not page["more"] and (rests or not follow):
-            return
+    with shown(output, sys.stdout, live=follow) as show:
+        while True:
+            asked = {"session_id": session_id, "since_index": index, "wait_seconds": wait}
+            page = call(
+                home, "session_events", {**asked, "include_children": children}, CALL_SECONDS
+            )
+            if (first := page["truncated_before"]) is not None:
+                note(f"older events were deleted; the first that is kept is {first}")
+            for event in page["events"]:
+                if since is None or event["ts"] >= since:
+                    show(event)
+            index = page["last_index"]
+            wait = WAIT if follow else 0.0  # only a server has new events; stored ones need none
+            if not page["more"] and (page["status"] in AT_REST or not follow):
+                return
 
 
 def log_of_all(
@@ -353,26 +346,25 @@ def log_of_all(
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
-    """Print the events of all sessions in their order; with -o json one object per line."""
+    """Show the transcript of all sessions; with -o json their events, one object per line."""
     chosen = {
         "session_id": None if session_id is None else whole_id(home, "session", session_id),
         "project_id": None if project is None else whole_id(home, "project", project),
         "types": types or None,
         "text": text,
     }
+    from oubliette.cli.terminal.screen import shown
+
     wait = 0.0
-    while True:
-        asked = {**chosen, "after": after, "wait_seconds": wait}
-        page = call(home, "event_list", asked, WAIT + _MARGIN)
-        for event in page["events"]:
-            if output is Format.json:
-                print_json(event)
-            else:
-                sys.stdout.write(_line(event, with_session=session_id is None) + "\n")
-        sys.stdout.flush()
-        after, wait = page["next"], WAIT if follow else 0.0
-        if not page["more"] and not follow:
-            return
+    with shown(output, sys.stdout, named=session_id is None, live=follow) as show:
+        while True:
+            asked = {**chosen, "after": after, "wait_seconds": wait}
+            page = call(home, "event_list", asked, CALL_SECONDS)
+            for event in page["events"]:
+                show(event)
+            after, wait = page["next"], WAIT if follow else 0.0
+            if not page["more"] and not follow:
+                return
 
 
 def _text(given: str) -> str:
@@ -392,46 +384,6 @@ def _accepted(
         sys.stdout.write(spawned["session_id"] + "\n")
         note(said)
     if follow:
-        _follow(home, spawned["session_id"], spawned["last_index"], output)
+        from oubliette.cli.client import following
 
-
-def _follow(home: str | None, session_id: str, index: int, output: Format) -> None:
-    """Print the events after `index` until the requested turns are over.
-
-    Raises:
-        typer.Exit: with code 1 if the session or its turn failed.
-    """
-    status = "completed"
-    while True:
-        page = call(
-            home,
-            "session_events",
-            {"session_id": session_id, "since_index": index, "wait_seconds": WAIT},
-            WAIT + _MARGIN,
-        )
-        for event in page["events"]:
-            if output is Format.json:
-                print_json(event)
-            else:
-                sys.stdout.write(_line(event, with_session=False) + "\n")
-            if event["type"] == "completion":
-                status = event["status"]
-        sys.stdout.flush()
-        index = page["last_index"]
-        if page["completed"] and not page["more"]:
-            raise typer.Exit(0 if status == "completed" and not page["failed"] else 1)
-
-
-_HEAD: Final = frozenset({"type", "session_id", "index", "ts", "seq", "version"})
-
-
-def _line(event: dict[str, Any], *, with_session: bool) -> str:
-    rest = {name: value for name, value in event.items() if name not in _HEAD}
-    text = rest.pop("text", None)
-    said = [str(text)] if isinstance(text, str) else []
-    if rest:
-        said.append(json.dumps(rest, ensure_ascii=False))
-    where = f"{event['session_id']} " if with_session else ""
-    return clean(f"{moment(event['ts'])} {where}{event['index']:>5} {event['type']:<20} ") + clean(
-        " ".join(said)
-    )
+        following.follow(home, spawned["session_id"], spawned["last_index"], output)

@@ -35,9 +35,11 @@ async def test_a_prompt_is_followed_to_the_end_of_its_turn(site, oubliette):
     project = site.project["id"]
     done = await oubliette("session", "spawn", project, "-", "--follow", stdin="say one\nsay two\n")
     assert done.code == 0
-    said = [line.split() for line in done.out.splitlines()]
-    assert [line[4] for line in said if line[3] == "message"] == ["one", "two"]
-    session = done.err.partition(":")[0]
+    assert done.out == "two\n"  # a pipe gets the answer alone
+    first, *transcript = done.err.splitlines()
+    assert transcript[:4] == ["> say one", "> say two", "one", "two"]
+    assert transcript[4].startswith("done · ")
+    session = first.partition(":")[0]
     agent = site.agent(session)
 
     shown = await oubliette("session", "show", session)

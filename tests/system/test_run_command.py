@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -226,9 +227,9 @@ def test_the_agent_asks_the_person_at_the_terminal(desk: Desk) -> None:
         terminal.until("The agent asks: sell the shop")
         terminal.type("\n")
         assert terminal.ended() == 0, terminal.seen
-    lines = terminal.seen.split()
-    assert "allow" in lines
-    assert "deny" in lines
+    words = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", " ", terminal.seen).split()
+    assert "allow" in words
+    assert "deny" in words
 
 
 @pytest.mark.whole
@@ -258,6 +259,29 @@ def test_a_second_ctrl_c_interrupts_the_turn(desk: Desk) -> None:
     (session,) = desk.sessions
     assert session["status"] == "idle"
     assert f"take it   oubliette apply {session['session_id']}" in terminal.seen
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("again", [False, True])
+def test_ctrl_c_leaves_a_session_that_is_followed_and_a_second_one_interrupts_it(
+    desk: Desk, again: bool
+) -> None:
+    """Steps: a session that rests; another one is followed to where it sleeps; Ctrl-C."""
+    assert desk.run("run", "say hello").returncode == 0
+    (first,) = desk.sessions
+    words = ["session", "spawn", first["project_id"], "say I begin\nsleep 300", "--follow"]
+    with desk.terminal(*words) as terminal:
+        terminal.until("I begin")
+        terminal.interrupt()
+        terminal.until("Detached; it runs on.")
+        if again:
+            terminal.interrupt()
+            terminal.until("Interrupting the turn")
+        assert terminal.ended() == (1 if again else 130), terminal.seen
+    (session,) = (each for each in desk.sessions if each["session_id"] != first["session_id"])
+    assert session["status"] == ("idle" if again else "running")
+    come_back = f"oubliette session logs -f {session['session_id']}"
+    assert (come_back in terminal.seen) is not again
 
 
 @pytest.mark.whole

@@ -152,6 +152,6 @@ def _leave(
 def _show_diff(home: str | None, session_id: str) -> dict[str, int]:
     """Print the diff; return its size."""
     from oubliette.cli import diff
-    from oubliette.cli.run.conversation import to_person
+    from oubliette.cli.terminal.screen import to_person
 
     return diff.show(home, {"session_id": session_id, "format": "patch"}, to_person())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -12,28 +10,21 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 import oubliette
-from oubliette.cli.terminal.output import clean, is_json, note
+from oubliette.cli.client.following import AGAIN_SECONDS, INTERRUPTS, LEAVES
+from oubliette.cli.terminal.output import note
+from oubliette.cli.terminal.screen import Screen, to_person
 
 if TYPE_CHECKING:
-    from typing import IO
-
-    from oubliette import Event, Session, SessionInfo
+    from oubliette import Session, SessionInfo
 
 SCRIPTED: Final = "scripted"
 """Agent that works without a model, and understands no task."""
-SHOWN: Final = 160
-"""Characters of a call or a result on one line."""
-AGAIN_SECONDS: Final = 2.0
-"""Time after a Ctrl-C within which another one interrupts the turn."""
 _AUTONOMY: Final = {
     "off": "asks nothing, the container is the boundary",
     "ask": "no action without a permission",
     None: "it depends on the agent what it asks for",
 }
 _SOME: Final = "some actions need a permission"
-_DIM: Final = "\x1b[2m"
-_BOLD: Final = "\x1b[1m"
-_PLAIN: Final = "\x1b[0m"
 
 
 class Outcome:
@@ -84,13 +75,14 @@ async def converse(url: str, key: str, project_id: str, prompt: str, **options: 
         prompt: For the agent.
         options: `agent`, `model`, `autonomy`.
     """
+    screen = Screen(to_person())
     asks = sys.stdin.isatty() and options.get("autonomy") in {None, "ask", "low", "medium", "high"}
     async with oubliette.connect(url, key, on_exit="keep") as ob:
         project = await ob.project(project_id)
         session = await project.spawn(
             prompt,
             new_workspace=True,
-            on_permission=_Terminal().decide if asks else None,
+            on_permission=_Terminal(screen).decide if asks else None,
             **options,
         )
         outcome = Outcome(await session.get())
@@ -103,9 +95,10 @@ async def converse(url: str, key: str, project_id: str, prompt: str, **options: 
         going = asyncio.Event()
         going.set()
         printing = asyncio.create_task(
-            _print_events(session, outcome, going), name="events of the run"
+            _show_events(session, outcome, going, screen, asks=asks),
+            name="events of the run",
         )
-        with _CtrlC(session, outcome, printing, going):
+        with screen, _CtrlC(session, outcome, printing, going):
             await asyncio.wait([printing])
         if not printing.cancelled():
             printing.result()
@@ -122,21 +115,15 @@ def _introduce(session: SessionInfo) -> None:
     )
 
 
-def to_person() -> IO[str]:
-    """Return where a person reads: stderr if stdout, which a program has, is for the answer."""
-    return sys.stdout if sys.stdout.isatty() and not is_json() else sys.stderr
-
-
-async def _print_events(session: Session, outcome: Outcome, going: asyncio.Event) -> None:
+async def _show_events(
+    session: Session, outcome: Outcome, going: asyncio.Event, screen: Screen, *, asks: bool
+) -> None:
     async for event in session.events():
         await going.wait()
         if isinstance(event, oubliette.Completion):
             outcome.status, outcome.final_text = event.status, event.final_text
-        screen = to_person()
-        text = described(event, colour=screen.isatty() and not os.environ.get("NO_COLOR"))
-        if text:
-            screen.write(text + "\n")
-            screen.flush()
+        if not (asks and isinstance(event, oubliette.PermissionRequest)):  # the question has it
+            screen.show(event)
 
 
 class _CtrlC:
@@ -176,11 +163,11 @@ class _CtrlC:
 
     def _pressed(self) -> None:
         if self._leaving is None:
-            note(f"Detached; it runs on. Ctrl-C within {AGAIN_SECONDS:g} s interrupts the turn.")
+            note(LEAVES)
             self._going.clear()
             self._leaving = self._loop.call_later(AGAIN_SECONDS, self._leave)
         elif self._interrupt is None:
-            note("Interrupting the turn. Ctrl-C again leaves the session as it is.")
+            note(INTERRUPTS)
             self._leaving.cancel()
             self._outcome.interrupted = True
             self._going.set()
@@ -202,20 +189,24 @@ def _told(task: asyncio.Task[None]) -> None:
 
 
 class _Terminal:
-    """Asks the person at the terminal, one question at a time."""
+    """Asks the person at the terminal, one question at a time.
 
-    def __init__(self) -> None:
+    Args:
+        screen: Where events are shown; it waits for the answer.
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
         self._turn = asyncio.Lock()
 
     async def decide(self, request: oubliette.PermissionRequest) -> bool:
         """Whether the agent may do what it asks for."""
         async with self._turn:
-            what = request.text or "do this"
-            if request.tool_call is not None:
-                what += f"\n  {_short(request.tool_call)}"
-            sys.stderr.write(f"The agent asks: {clean(what)}\nAllow it? [y/N] ")
-            sys.stderr.flush()
-            return (await _line()).strip().casefold() in {"y", "yes"}
+            with self._screen.paused():
+                self._screen.show(request)
+                sys.stderr.write("Allow it? [y/N] ")
+                sys.stderr.flush()
+                return (await _line()).strip().casefold() in {"y", "yes"}
 
 
 async def _line() -> str:
@@ -228,29 +219,3 @@ async def _line() -> str:
     finally:
         loop.remove_reader(sys.stdin.fileno())
     return sys.stdin.readline()
-
-
-def described(event: Event, *, colour: bool) -> str:
-    """Return an event for a terminal; empty for one that is not shown. Agents choose its text."""
-    match event:
-        case oubliette.Message(text=text):
-            return clean(text)
-        case oubliette.ToolCall(tool=tool, arguments=arguments):
-            return _styled(f"→ {clean(tool)} {_short(arguments)}", _BOLD, colour=colour)
-        case oubliette.ToolResult(result=result, is_error=is_error):
-            mark = "✗" if is_error else "←"
-            return _styled(f"{mark} {_short(result)}", _DIM, colour=colour)
-        case oubliette.ErrorEvent(message=message):
-            return f"error: {clean(message)}"
-        case _:
-            return ""
-
-
-def _styled(text: str, style: str, *, colour: bool) -> str:
-    return f"{style}{text}{_PLAIN}" if colour else text
-
-
-def _short(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    text = clean(" ".join(text.split()))
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

@@ -1,0 +1,99 @@
+"""Following a session at a terminal, from a message to the end of the turns that it has caused."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from oubliette.cli.client.calls import call
+from oubliette.cli.terminal.output import Format, note
+from oubliette.cli.terminal.screen import shown, to_person
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WAIT: Final = 30.0
+"""Seconds of one long poll."""
+CALL_SECONDS: Final = WAIT + 30.0
+AGAIN_SECONDS: Final = 2.0
+"""Time after a Ctrl-C within which another one interrupts the turn."""
+INTERRUPTS: Final = "Interrupting the turn. Ctrl-C again leaves the session as it is."
+LEAVES: Final = f"Detached; it runs on. Ctrl-C within {AGAIN_SECONDS:g} s interrupts the turn."
+
+
+def follow(home: str | None, session_id: str, index: int, output: Format) -> None:
+    """Show the events after `index` until the requested turns are over.
+
+    A pipe gets the text of the last turn alone. Ctrl-C leaves the session running, another one soon
+    after it interrupts the turn.
+
+    Raises:
+        typer.Exit: with code 1 if the session or its turn failed.
+        KeyboardInterrupt: the user has left.
+    """
+    following = _Following(home, session_id, index)
+    with shown(output, to_person()) as show:
+        while True:
+            try:
+                failed = following.to_the_end(show)
+                break
+            except KeyboardInterrupt:
+                note(LEAVES)
+                if not _again():
+                    note("Come back to it:")
+                    note(f"  oubliette session logs -f {session_id}")
+                    note(f"  oubliette session interrupt {session_id}")
+                    raise
+                note(INTERRUPTS)
+                call(home, "session_interrupt", {"session_id": session_id})
+    answers = output is Format.text and not sys.stdout.isatty()
+    if answers and not failed and following.final_text:
+        sys.stdout.write(following.final_text.rstrip("\n") + "\n")
+    raise typer.Exit(1 if failed else 0)
+
+
+class _Following:
+    """The session, as far as its events were seen.
+
+    Args:
+        home: As given on the command line.
+        session_id: Its id.
+        index: Of the last event that was seen.
+    """
+
+    def __init__(self, home: str | None, session_id: str, index: int) -> None:
+        self._home = home
+        self._session_id = session_id
+        self._index = index
+        self._status = "completed"
+        self.final_text: str | None = None
+
+    def to_the_end(self, show: Callable[[dict[str, Any]], None]) -> bool:
+        """Show events until the turns are over; return whether one failed or was interrupted."""
+        while True:
+            asked = {
+                "session_id": self._session_id,
+                "since_index": self._index,
+                "wait_seconds": WAIT,
+            }
+            page = call(self._home, "session_events", asked, CALL_SECONDS)
+            for event in page["events"]:
+                self._index = event["index"]
+                if event["type"] == "completion":
+                    self._status, self.final_text = event["status"], event.get("final_text")
+                show(event)
+            self._index = page["last_index"]
+            if page["completed"] and not page["more"]:
+                return self._status != "completed" or page["failed"]
+
+
+def _again() -> bool:
+    """Whether the user presses Ctrl-C again."""
+    try:
+        threading.Event().wait(AGAIN_SECONDS)
+    except KeyboardInterrupt:
+        return True
+    return False

@@ -33,6 +33,7 @@ from oubliette.cli import (
     token,
 )
 from oubliette.cli.doctor import command
+from oubliette.cli.run import attach
 from oubliette.cli.run import command as run_command
 from oubliette.cli.serve import command as serve_command
 from oubliette.cli.terminal import standard_streams, usage
@@ -44,6 +45,7 @@ from oubliette.version import __version__
 
 EXAMPLES: Final[dict[str, str]] = {
     "run": "oubliette run 'Fix the failing test' --branch main",
+    "attach": "oubliette attach 3k9x",
     "serve": "oubliette serve --port 8080 --agent opencode",
     "stop": "oubliette stop",
     "restore": "oubliette restore 3k9x --turn 2",
@@ -110,6 +112,7 @@ app = typer.Typer(
     " 7 exists already, 8 no server.",
 )
 app.command("run")(run_command.run)
+app.command("attach")(attach.attach)
 app.command("serve")(serve_command.serve)
 app.command("stop")(serve_command.stop)
 app.command("restore")(restore.restore)

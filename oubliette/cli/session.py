@@ -304,25 +304,12 @@ def logs(  # noqa: PLR0917 - one parameter per option
     output: Output = Format.text,
 ) -> None:
     """Show the transcript of a session; with -o json its events, one object per line."""
-    from oubliette.cli.terminal.screen import shown
+    from oubliette.cli.client import following
 
     session_id = whole_id(home, "session", session_id)
-    index, wait = after, 0.0
-    with shown(output, sys.stdout, live=follow) as show:
-        while True:
-            asked = {"session_id": session_id, "since_index": index, "wait_seconds": wait}
-            page = call(
-                home, "session_events", {**asked, "include_children": children}, CALL_SECONDS
-            )
-            if (first := page["truncated_before"]) is not None:
-                note(f"older events were deleted; the first that is kept is {first}")
-            for event in page["events"]:
-                if since is None or event["ts"] >= since:
-                    show(event)
-            index = page["last_index"]
-            wait = WAIT if follow else 0.0  # only a server has new events; stored ones need none
-            if not page["more"] and (page["status"] in AT_REST or not follow):
-                return
+    following.log(
+        home, session_id, output, follow=follow, after=after, since=since, children=children
+    )
 
 
 def log_of_all(

@@ -241,7 +241,7 @@ def test_ctrl_c_leaves_the_session_running(desk: Desk) -> None:
         assert terminal.ended() == 130
     (session,) = desk.sessions
     assert session["status"] == "running"
-    assert f"oubliette session logs -f {session['session_id']}" in terminal.seen
+    assert f"oubliette attach {session['session_id']}" in terminal.seen
     assert f"oubliette session interrupt {session['session_id']}" in terminal.seen
 
 
@@ -280,8 +280,36 @@ def test_ctrl_c_leaves_a_session_that_is_followed_and_a_second_one_interrupts_it
         assert terminal.ended() == (1 if again else 130), terminal.seen
     (session,) = (each for each in desk.sessions if each["session_id"] != first["session_id"])
     assert session["status"] == ("idle" if again else "running")
-    come_back = f"oubliette session logs -f {session['session_id']}"
+    come_back = f"oubliette attach {session['session_id']}"
     assert (come_back in terminal.seen) is not again
+
+
+@pytest.mark.whole
+def test_a_session_is_attached_to_and_left(desk: Desk) -> None:
+    """Steps: a task that asks, and goes on alone; a second terminal answers; a pipe."""
+    with desk.terminal("run", "ask sell the shop", "--autonomy", "ask") as terminal:
+        terminal.until("Allow it?")
+        terminal.interrupt()
+        assert terminal.ended() == 130
+    (session,) = desk.sessions
+    with desk.terminal("attach", session["session_id"]) as terminal:
+        terminal.until("The agent asks: sell the shop")
+        terminal.type("y\r")
+        terminal.until("done")
+        terminal.type("\x1d")
+        assert terminal.ended() == 0, terminal.seen
+    assert f"oubliette attach {session['session_id']}" in terminal.seen
+    assert {each["revoked_at"] is None for each in desk.answer("token", "list")["tokens"]} == {
+        False
+    }
+    assert desk.run("session", "end", session["session_id"]).returncode == 0
+    done = desk.run("attach", session["session_id"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:3] == [
+        "> ask sell the shop",
+        "? The agent asks: sell the shop",
+        "allowed by operator",
+    ]
 
 
 @pytest.mark.whole
@@ -297,7 +325,7 @@ def test_a_third_ctrl_c_ends_the_command_before_the_turn_is_interrupted(desk: De
         terminal.interrupt()
         assert terminal.ended() == 130
     (session,) = desk.sessions
-    assert f"oubliette session logs -f {session['session_id']}" in terminal.seen
+    assert f"oubliette attach {session['session_id']}" in terminal.seen
 
 
 @pytest.mark.whole

@@ -35,6 +35,7 @@ HEAVY = {
     "starlette",
     "structlog",
     "tenacity",
+    "textual",
     "typer",
     "uvicorn",
 }

@@ -20,8 +20,48 @@ WAIT: Final = 30.0
 CALL_SECONDS: Final = WAIT + 30.0
 AGAIN_SECONDS: Final = 2.0
 """Time after a Ctrl-C within which another one interrupts the turn."""
+AT_REST: Final = frozenset({"completed", "failed", "timed_out"})
 INTERRUPTS: Final = "Interrupting the turn. Ctrl-C again leaves the session as it is."
 LEAVES: Final = f"Detached; it runs on. Ctrl-C within {AGAIN_SECONDS:g} s interrupts the turn."
+
+
+def log(
+    home: str | None,
+    session_id: str,
+    output: Format,
+    *,
+    follow: bool,
+    after: int = -1,
+    since: float | None = None,
+    children: bool = False,
+) -> None:
+    """Show what is stored of a session; with `follow` until it has finished.
+
+    Args:
+        home: As given on the command line.
+        session_id: Its id.
+        output: Whether it is a transcript, or events as JSON lines.
+        follow: Whether to wait for more.
+        after: Index of the event after which it begins.
+        since: Time of the first event, in seconds since 1970.
+        children: Whether events of its whole tree are shown.
+    """
+    index, wait = after, 0.0
+    with shown(output, sys.stdout, live=follow) as show:
+        while True:
+            asked = {"session_id": session_id, "since_index": index, "wait_seconds": wait}
+            page = call(
+                home, "session_events", {**asked, "include_children": children}, CALL_SECONDS
+            )
+            if (first := page["truncated_before"]) is not None:
+                note(f"older events were deleted; the first that is kept is {first}")
+            for event in page["events"]:
+                if since is None or event["ts"] >= since:
+                    show(event)
+            index = page["last_index"]
+            wait = WAIT if follow else 0.0  # only a server has new events; stored ones need none
+            if not page["more"] and (page["status"] in AT_REST or not follow):
+                return
 
 
 def follow(home: str | None, session_id: str, index: int, output: Format) -> None:
@@ -44,7 +84,7 @@ def follow(home: str | None, session_id: str, index: int, output: Format) -> Non
                 note(LEAVES)
                 if not _again():
                     note("Come back to it:")
-                    note(f"  oubliette session logs -f {session_id}")
+                    note(f"  oubliette attach {session_id}")
                     note(f"  oubliette session interrupt {session_id}")
                     raise
                 note(INTERRUPTS)

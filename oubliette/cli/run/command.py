@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from oubliette.cli.run.conversation import Outcome
 
 _ENDINGS: Final = {"failed": "The turn has failed.", "interrupted": "The turn was interrupted."}
-KEY_SECONDS: Final = 7 * 24 * 3600.0
-"""Time after which the key of a run expires, if this process is killed before it revokes it."""
 
 
 def run(  # noqa: PLR0917 - one parameter per option
@@ -86,24 +84,11 @@ def _with_key(place: Path, url: str, project_id: str, task: str, given: dict[str
     """Run the session with a key that exists as long as this command."""
     import asyncio
 
-    from oubliette.cli.client.tools import HomeServer
-    from oubliette.cli.run.conversation import converse
+    from oubliette.cli.run import conversation
 
-    server = HomeServer(place)
-    key = server.call(
-        "token_create",
-        {
-            "name": "oubliette run",
-            "scope": f"project:{project_id}",
-            "principal": "operator",
-            "expires_in_seconds": KEY_SECONDS,
-        },
-    )
-    try:
-        options = {name: value for name, value in given.items() if value is not None}
-        return asyncio.run(converse(url, key["token"], project_id, task, **options))
-    finally:
-        server.call("token_revoke", {"token_id": key["token_id"]})
+    options = {name: value for name, value in given.items() if value is not None}
+    with conversation.key_of_project(place, project_id, "oubliette run") as key:
+        return asyncio.run(conversation.converse(url, key, project_id, task, **options))
 
 
 def _exit_code(outcome: Outcome) -> int:
@@ -127,7 +112,7 @@ def _leave(
     where = "" if home in {None, os.environ.get("OUBLIETTE_HOME")} else f" --home {place}"
     if outcome.left:
         note(f"{session_id} goes on. Come back to it:")
-        note(f"  oubliette session logs -f {session_id}{where}")
+        note(f"  oubliette attach {session_id}{where}")
         note(f"  oubliette diff {session_id}{where}")
         note(f"  oubliette session interrupt {session_id}{where}")
         return None

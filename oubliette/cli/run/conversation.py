@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 import oubliette
 from oubliette.cli.client.following import AGAIN_SECONDS, INTERRUPTS, LEAVES
+from oubliette.cli.client.tools import HomeServer
 from oubliette.cli.terminal.output import note
 from oubliette.cli.terminal.screen import Screen, to_person
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
     from oubliette import Session, SessionInfo
 
 SCRIPTED: Final = "scripted"
@@ -25,6 +30,27 @@ _AUTONOMY: Final = {
     None: "it depends on the agent what it asks for",
 }
 _SOME: Final = "some actions need a permission"
+KEY_SECONDS: Final = 7 * 24 * 3600.0
+"""Time after which the key of a command expires, if that is killed before it revokes it."""
+
+
+@contextmanager
+def key_of_project(home: Path, project_id: str, name: str) -> Generator[str]:
+    """Yield a key of the operator for one project, which exists as long as the block."""
+    server = HomeServer(home)
+    key = server.call(
+        "token_create",
+        {
+            "name": name,
+            "scope": f"project:{project_id}",
+            "principal": "operator",
+            "expires_in_seconds": KEY_SECONDS,
+        },
+    )
+    try:
+        yield key["token"]
+    finally:
+        server.call("token_revoke", {"token_id": key["token_id"]})
 
 
 class Outcome:

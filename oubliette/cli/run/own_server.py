@@ -47,7 +47,7 @@ def found_or_started(home: Path) -> RunningServer:
         ConfigError: the configuration cannot be used.
     """
     try:
-        return _answering(home)
+        return answering(home)
     except Unavailable:
         pass
     prepare(home)
@@ -73,7 +73,7 @@ def found_or_started(home: Path) -> RunningServer:
     if not line:
         process.wait(START_SECONDS)
         with contextlib.suppress(Unavailable):  # that of another command was faster
-            return _answering(home)
+            return answering(home)
         text = log.read_text(encoding="utf-8", errors="replace")[-_LOG_SHOWN:]
         raise RuntimeFailure(f"the server did not start:\n{text}", hint="oubliette doctor")
     ready = json.loads(line)
@@ -84,7 +84,13 @@ def found_or_started(home: Path) -> RunningServer:
     return RunningServer(url=ready["url"], pid=ready["pid"])
 
 
-def _answering(home: Path) -> RunningServer:
+def answering(home: Path) -> RunningServer:
+    """Return the server of a home.
+
+    Raises:
+        Unavailable: none runs.
+        DeadlineExceeded: it does not answer.
+    """
     with ControlClient(home) as client:
         if not client.answers(START_SECONDS):
             raise DeadlineExceeded(

@@ -84,10 +84,11 @@ class Screen:
         from rich.console import Console
         from rich.live import Live
 
+        console = Console(file=self._stream, highlight=False)
         # A stream that is no terminal, such as stderr in a file, is not drawn on.
         return Live(
-            console=Console(file=self._stream, highlight=False),
-            get_renderable=self._bottom,
+            console=console,
+            get_renderable=lambda: self._bottom(console.width),
             refresh_per_second=8,
             transient=True,
             redirect_stdout=sys.stdout.isatty(),
@@ -122,7 +123,7 @@ class Screen:
         for passage in passages:
             self._name(passage)
             if self._live is not None:
-                self._live.console.print(_drawn(passage))
+                self._live.console.print(drawn(passage))
             else:
                 indent = " " * _INDENT * passage.level
                 lines = passage.text.splitlines()
@@ -144,30 +145,40 @@ class Screen:
             name = clean(passage.session_id)[-SHORT:]
             self._live.console.print(f"{indent}── {name}", style="cyan", markup=False)
 
-    def _bottom(self) -> RenderableType:
-        """Return the end of the message that comes, and the status line."""
-        from rich.console import Group
-        from rich.spinner import Spinner
-        from rich.text import Text
-
-        doing = clean(self._transcript.doing)
+    def _bottom(self, width: int) -> RenderableType:
+        doing = self._transcript.doing
         if doing != self._doing[0]:
             self._doing = (doing, time.monotonic())
-        if not doing:
-            return Text("")
-        seconds = time.monotonic() - self._doing[1]
-        status = Text(f"{doing} · {seconds:.0f} s", no_wrap=True, overflow="ellipsis", style="dim")
-        spinner = Spinner("dots", text=status)
-        spinner.start_time = self._doing[1]
-        text = clean(self._transcript.streamed[-_TAIL:])
-        if not text or self._live is None:
-            return spinner
-        console = self._live.console
-        tail = Text(text).wrap(console, console.width)[-_TAIL_LINES:]
-        return Group(Text("\n").join(tail), spinner)
+        return bottom(self._transcript, self._doing[1], width)
 
 
-def _drawn(passage: Passage) -> RenderableType:
+def bottom(transcript: Transcript, since: float, width: int) -> RenderableType:
+    """Return what stands below a transcript: the end of the message that comes, and a status line.
+
+    Args:
+        transcript: The transcript.
+        since: Time since which the session does what it does, of the monotonic clock.
+        width: Columns of the terminal.
+    """
+    from rich.console import Console, Group
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    doing = clean(transcript.doing)
+    if not doing:
+        return Text("")
+    seconds = time.monotonic() - since
+    status = Text(f"{doing} · {seconds:.0f} s", no_wrap=True, overflow="ellipsis", style="dim")
+    spinner = Spinner("dots", text=status)
+    spinner.start_time = since
+    text = clean(transcript.streamed[-_TAIL:])
+    if not text:
+        return spinner
+    tail = Text(text).wrap(Console(), width)[-_TAIL_LINES:]
+    return Group(Text("\n").join(tail), spinner)
+
+
+def drawn(passage: Passage) -> RenderableType:
     """Return a passage for a terminal: Markdown of a message, with its line breaks."""
     from rich.padding import Padding
     from rich.text import Text

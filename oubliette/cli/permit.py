@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from oubliette import ids
 from oubliette.cli.client.calls import call
-from oubliette.cli.client.resolver import fitting
+from oubliette.cli.client.resolver import LEAST, fitting
 from oubliette.cli.terminal.output import (
     Format,
     Home,
@@ -27,9 +28,9 @@ def permit(
     given: Annotated[
         str | None,
         typer.Argument(
-            metavar="SESSION",
-            help="Session that asks, which may be abbreviated; without it, all requests are"
-            " listed.",
+            metavar="SESSION|REQUEST",
+            help="Session that asks, or one of its requests, which may be abbreviated; without it,"
+            " all requests are listed.",
         ),
     ] = None,
     *,
@@ -93,17 +94,25 @@ def _asked(given: str, request: str | None, waiting: list[dict[str, Any]]) -> di
         NotFound: there is none.
         InvalidParameter: several fit.
     """
-    session = fitting("session", given, (each["session_id"] for each in waiting))
-    of_session = [each for each in waiting if each["session_id"] == session]
-    fit = [each for each in of_session if request is None or each["request_id"] == request]
+    fit = [each for each in waiting if _names(given, each["request_id"])]
+    if not fit:
+        session = fitting("session", given, (each["session_id"] for each in waiting))
+        fit = [each for each in waiting if each["session_id"] == session]
+    fit = [each for each in fit if request is None or _names(request, each["request_id"])]
     if not fit:
         raise NotFound(
-            f"session {session} has no such open request", hint="oubliette permit lists them"
+            f"{ids.shown(given)} has no such open request", hint="oubliette permit lists them"
         )
     if len(fit) > 1:
         raise InvalidParameter(
-            f"session {session} asks for {len(fit)} permissions",
+            f"{ids.shown(given)} fits {len(fit)} requests",
             field="request",
-            hint="choose one with --request; oubliette permit lists them",
+            hint="choose one by its id; oubliette permit lists them",
         )
     return fit[0]
+
+
+def _names(given: str, request_id: str) -> bool:
+    """Whether a text is the id of a request, or a piece of it as a table shows it."""
+    piece = len(given) >= LEAST and request_id.endswith(given)
+    return piece or given == request_id

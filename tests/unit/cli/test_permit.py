@@ -11,13 +11,14 @@ from oubliette.cli.client import tools
 from tests.unit.cli.command_line import Run
 
 FIRST_WORDS = ["permit"]
+REQUEST = "5f0c9a1e-8d4b-4f57-9d27-0000000abcd"
 ONE, TWO = "gogol_01m8dbmeqzrs00000000000001", "gogol_01m8dbmeqzrs00000000000002"
 
 
 def request(session: str, number: int) -> dict[str, Any]:
     return {
         "session_id": session,
-        "request_id": f"r{number}",
+        "request_id": f"{REQUEST}{number}",
         "asks_for": f"bash: make {number}\nsecond line",
         "deadline": 0.0,
     }
@@ -42,8 +43,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_without_a_session_all_requests_are_listed(run: Run, asked: list[Any]) -> None:
     done = run()
     assert done.out.splitlines()[1:3] == [
-        f"{ONE}\tr1\t0 s\tbash: make 1",
-        f"{TWO}\tr2\t0 s\tbash: make 2",
+        f"{ONE}\t{REQUEST}1\t0 s\tbash: make 1",
+        f"{TWO}\t{REQUEST}2\t0 s\tbash: make 2",
     ]
     assert "there are more" in done.err
     assert len(json.loads(run("-o", "json").out)["permissions"]) == 3
@@ -64,18 +65,28 @@ def test_the_only_request_of_a_session_is_decided(
     done = run("00000001", *words)
     assert done.code == 0, done.err
     assert asked == [
-        {"session_id": ONE, "request_id": "r1", "decision": decision, "remember": remember}
+        {"session_id": ONE, "request_id": f"{REQUEST}1", "decision": decision, "remember": remember}
     ]
     assert "bash: make 1" in done.err
 
 
 def test_of_several_requests_one_has_to_be_named(run: Run, asked: list[Any]) -> None:
     several = run(TWO)
-    assert (several.code, "choose one with --request" in several.err) == (2, True)
-    assert run(TWO, "--request", "r9").code == 3
+    assert (several.code, "choose one by its id" in several.err) == (2, True)
+    assert run(TWO, "--request", "abcd9").code == 3
+    assert run("gogol_01m8", "--request", "cd3").code == 2
     assert asked == []
-    assert run(TWO, "--request", "r3").code == 0
-    assert [each["request_id"] for each in asked] == ["r3"]
+    assert run(TWO, "--request", "abcd3").code == 0
+    assert run(TWO, "--request", f"{REQUEST}2").code == 0
+    assert [each["request_id"] for each in asked] == [f"{REQUEST}3", f"{REQUEST}2"]
+
+
+def test_the_request_that_the_list_shows_is_decided_and_no_newer_one(
+    run: Run, asked: list[Any]
+) -> None:
+    assert run("abcd2", "--deny").code == 0
+    assert [(each["session_id"], each["request_id"]) for each in asked] == [(TWO, f"{REQUEST}2")]
+    assert run("abcd4").code == 3
 
 
 def test_a_decision_without_a_session_is_refused(run: Run, asked: list[Any]) -> None:

@@ -72,9 +72,9 @@ def _opened(address: str, option: str, stack: ExitStack, *, writes: bool) -> Any
         return _postgres(address, option, stack, writes=writes)
     if kind == "sqlite" and rest:
         return _sqlite(expanded(rest, option), option, stack, writes=writes)
-    quoted = "" if "@" in address or "//" in address else f"{address!r} "  # a password, perhaps
+    # It is not quoted: any form that a driver understands may hold a password.
     raise InvalidParameter(
-        f"{option}: {quoted}is no database; give sqlite:FOLDER or postgresql://HOST/NAME",
+        f"{option}: this is no database; give sqlite:FOLDER or postgresql://HOST/NAME",
         field=option,
     )
 

@@ -123,6 +123,7 @@ def test_an_address_that_names_no_database_is_refused(
         ("postgresql://127.0.0.1:s3cret/x", "cannot be reached"),
         ("postgresql://[::1/s3cret", "is no URL of a database"),
         ("postgresq://someone:s3cret@127.0.0.1:1/x", "is no database"),
+        ("host=127.0.0.1 password=s3cret", "is no database"),
     ],
 )
 def test_a_database_that_cannot_be_opened_is_named_without_parts_of_its_password(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 from oubliette.config.loader import load
 from oubliette.node.spec import NodeSpec
 from oubliette.runtime.store.postgres.cluster.nodes import set_draining

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.to_thread
 
 from oubliette import errors, ids
 from oubliette.api.client import OnExit, Oubliette
 from oubliette.api.errors import from_wire, to_wire
 from oubliette.api.owned_context import OwnedContext
-from oubliette.errors import HomeInUse, InvalidParameter, OublietteError
+from oubliette.errors import HomeInUse, InvalidParameter, OublietteError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
     from oubliette.api.connection import EventListener, SystemConnection
     from oubliette.clock import Clock
+    from oubliette.kit import System
 
 EMBEDDED_CALLER: Final = "program"
 """Caller id in process: one program has the home, and the next one goes on with its requests."""
+KEY_SECONDS: Final = 365 * 24 * 3600.0
+"""Time after which the key of a program expires that was killed before it revoked it."""
+CONTROL_SECONDS: Final = 10.0
+_log = logging.getLogger("oubliette")
 
 
 def open(  # noqa: A001 - as programs call it: oubliette.open()
@@ -35,9 +45,13 @@ def open(  # noqa: A001 - as programs call it: oubliette.open()
 ) -> Oubliette:
     """Return the whole system inside this process: no HTTP, no port, no key.
 
+    Where a server of this user runs on the home (`oubliette serve`), the program uses that one,
+    which its log shows: `config`, `agents`, `runtime`, `on_exit` and `Oubliette.system` are not for
+    the process of another program, and raise `HomeInUse` then.
+
     Args:
-        home: Folder of its state, which no other process may use; None: as for the command line,
-            `OUBLIETTE_HOME`, `./.oubliette` if it exists, else `~/.oubliette`.
+        home: Folder of its state; None: as for the command line, `OUBLIETTE_HOME`, `./.oubliette`
+            if it exists, else `~/.oubliette`.
         config: A `Config`; or settings by name, such as {"agents.default": "opencode"}, which take
             precedence over the home's file and the environment.
         agents: Agents of this program: functions decorated with `oubliette.agent`, or objects.
@@ -77,6 +91,8 @@ def open_on(
             field="temporary",
         )
 
+    own = {"config": config, "agents": agents, "runtime": runtime, "on_exit": on_exit != "end"}
+
     async def connecting() -> SystemConnection:
         context = _serving(
             home,
@@ -88,9 +104,21 @@ def open_on(
             clock=clock,
         )
         owned = OwnedContext(context, "oubliette")
-        return _Owned(await owned.enter(), owned)
+        try:
+            return _Owned(await owned.enter(), owned)
+        except HomeInUse as error:
+            from oubliette.config.loader import find_home
 
-    return Oubliette(connecting, on_exit=on_exit, caller_id=ids.check_caller_id(caller_id))
+            given = [f"{name}=" for name, value in own.items() if value]
+            attached = await _attached(find_home(home), error, given) if clock is None else None
+            if attached is None:
+                raise
+            if caller_id == EMBEDDED_CALLER:  # of several programs on a server each has its own
+                system.caller_id = _new_caller_id()
+            return attached
+
+    system = Oubliette(connecting, on_exit=on_exit, caller_id=ids.check_caller_id(caller_id))
+    return system
 
 
 def connect(
@@ -120,8 +148,12 @@ def connect(
 
         return HttpConnection(url, token, timeout=timeout, reconnect_seconds=reconnect_seconds)
 
-    chosen = f"program-{ids.new_uuid()[:8]}" if caller_id is None else caller_id
+    chosen = _new_caller_id() if caller_id is None else caller_id
     return Oubliette(connecting, on_exit=on_exit, caller_id=ids.check_caller_id(chosen))
+
+
+def _new_caller_id() -> str:
+    return f"program-{ids.new_uuid()[:8]}"
 
 
 class _Owned:
@@ -159,6 +191,87 @@ class _Owned:
     async def aclose(self) -> None:
         """Stop the server."""
         await self._owned.leave()
+
+
+class _Attached:
+    """Connection to the server that runs on the home, with a key of its own.
+
+    Args:
+        home: The home.
+        url: Of the server.
+        key: As `token_create` has returned it.
+    """
+
+    def __init__(self, home: Path, url: str, key: Mapping[str, Any]) -> None:
+        from oubliette.api.http import HttpConnection
+
+        self._home = home
+        self._key_id = key["token_id"]
+        self._http = HttpConnection(url, key["token"])
+        self.call = self._http.call
+        self.listener = self._http.listener
+
+    @property
+    def system(self) -> System:
+        """Refuse: the actors are in the process of the server.
+
+        Raises:
+            HomeInUse: always.
+        """
+        raise HomeInUse(
+            f"the actors of {self._home} are in the process of the server that runs on it",
+            hint="oubliette stop ends it; or open another home",
+        )
+
+    async def aclose(self) -> None:
+        """Close it, and revoke the key; a server that has gone keeps that until it expires."""
+        try:
+            await self._http.aclose()
+        finally:
+            with anyio.CancelScope(shield=True), contextlib.suppress(OublietteError):
+                await anyio.to_thread.run_sync(self._revoke)
+
+    def _revoke(self) -> None:
+        from oubliette.api.control import ControlClient
+
+        with ControlClient(self._home) as client:
+            client.call("token_revoke", {"token_id": self._key_id}, CONTROL_SECONDS)
+
+
+async def _attached(home: Path, error: HomeInUse, given: list[str]) -> _Attached | None:
+    """Return a connection to the server that uses the home; None if it is used by no server.
+
+    Raises:
+        HomeInUse: the program has `given` what only a process of its own can have.
+    """
+    from oubliette.api.control import ControlClient
+    from oubliette.server.embedded import PRINCIPAL
+
+    def key_of_server() -> tuple[str, dict[str, Any]]:
+        with ControlClient(home) as client:
+            url = client.status()["url"]
+            if given:
+                return url, {}
+            wanted = {
+                "name": f"oubliette.open of process {os.getpid()}",
+                "scope": "admin",
+                "principal": PRINCIPAL,
+                "expires_in_seconds": KEY_SECONDS,
+            }
+            return url, client.call("token_create", wanted, CONTROL_SECONDS)
+
+    try:
+        url, key = await anyio.to_thread.run_sync(key_of_server)
+    except Unavailable:
+        return None
+    if given:
+        raise HomeInUse(
+            f"a server runs on {home}, which open() would use, but {', '.join(given)} is for a"
+            " process of its own",
+            hint=f"leave it out; or {error.hint}",
+        ) from error
+    _log.info("a server runs on %s: it is used, at %s", home, url)
+    return _Attached(home, url, key)
 
 
 @contextlib.asynccontextmanager

@@ -258,7 +258,7 @@ def _agent_here(database: str | None, home: str | None) -> list[dict[str, Any]]:
 
 
 def _new_key(home: Path) -> str:
-    from oubliette.cli.client.control import ControlClient
+    from oubliette.api.control import ControlClient
 
     with ControlClient(home) as server:
         made = server.call("token_create", {"name": KEY_NAME, "scope": "write"})

@@ -86,8 +86,8 @@ def _elsewhere(host: str, url: str, key_file: str | None) -> dict[str, str]:
 
 
 def _here(host: str, home: str | None) -> dict[str, str]:
+    from oubliette.api.control import ControlClient
     from oubliette.api.http.surroundings import is_loopback
-    from oubliette.cli.client.control import ControlClient
     from oubliette.config.loader import find_home
 
     if not is_loopback(urlsplit(host).hostname or ""):

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import msgspec
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 from oubliette.errors import OublietteError
 from oubliette.runtime.containers.base import LABEL_CONTAINER, LABEL_INSTANCE
 from oubliette.runtime.containers.docker.address import FLAVOURS

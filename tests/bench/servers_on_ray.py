@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import psutil
 import psycopg
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 from oubliette.cluster import trial
 from oubliette.cluster.machine import MAIN
 from oubliette.cluster.node_homes import configure

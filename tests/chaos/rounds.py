@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import oubliette
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 from oubliette.runtime.store.postgres.cluster import cluster_view
 from tests.callers import HttpCaller, ToolFailed
 from tests.chaos import checks

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import psutil
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 from oubliette.cluster.agent import AgentOrder
 from tests.http_client import HttpClient
 from tests.postgres import PostgresServer

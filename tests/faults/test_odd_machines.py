@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

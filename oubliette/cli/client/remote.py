@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from oubliette.api.control import CALL_SECONDS
 from oubliette.api.http import HttpConnection
-from oubliette.cli.client.tool_server import CALL_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     import httpx2
 
-    from oubliette.cli.client.tool_server import ProgressCallback
+    from oubliette.api.control import ProgressCallback
 
 T = TypeVar("T")
 

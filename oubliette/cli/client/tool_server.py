@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from oubliette.api.control import CALL_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    ProgressCallback = Callable[[str], object]
-    """Callback for the progress of a call, one line at a time."""
-
-CALL_SECONDS: Final = 60.0
+    from oubliette.api.control import ProgressCallback
 
 
 class ToolServer(Protocol):
@@ -42,8 +41,3 @@ class ToolServer(Protocol):
             Unavailable: there is no server, or it closed the connection.
         """
         ...
-
-
-def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments that are not absent."""
-    return {name: value for name, value in arguments.items() if value is not None}

@@ -10,9 +10,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import CALL_SECONDS, ControlClient, given
 from oubliette.cli.client.lock_wait import LockWait
-from oubliette.cli.client.tool_server import CALL_SECONDS, given
 from oubliette.cli.terminal.output import is_json, note
 from oubliette.errors import (
     DeadlineExceeded,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from oubliette.cli.client.tool_server import ProgressCallback
+    from oubliette.api.control import ProgressCallback
 
 READS: Final = frozenset(
     {

@@ -105,7 +105,7 @@ def disk(place: Path) -> Check:
 
 def server(place: Path) -> tuple[Check, bool]:
     """Check whether a server runs on this home, and which process holds its lock."""
-    from oubliette.cli.client.control import ControlClient
+    from oubliette.api.control import ControlClient
     from oubliette.runtime.files.home import LOCK, HomeLock
 
     try:
@@ -136,7 +136,7 @@ def server(place: Path) -> tuple[Check, bool]:
 
 def projects(place: Path) -> Iterator[Check]:
     """Check what the running server knows of its projects."""
-    from oubliette.cli.client.control import ControlClient
+    from oubliette.api.control import ControlClient
 
     found = cursor = None
     try:

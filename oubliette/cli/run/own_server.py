@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 from oubliette.cli.terminal.output import note
 from oubliette.config.loader import load
 from oubliette.errors import DeadlineExceeded, RuntimeFailure, Unavailable

@@ -172,7 +172,7 @@ STOP_SECONDS: Final = 60.0
 
 def stop(home: Home = None, output: Output = Format.text) -> None:
     """Stop the server of a home, as SIGTERM does; what becomes of agents is `server.on_stop`."""
-    from oubliette.cli.client.control import ControlClient
+    from oubliette.api.control import ControlClient
     from oubliette.cli.client.lock_wait import LockWait
     from oubliette.config.loader import find_home
 

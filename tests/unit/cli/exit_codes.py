@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oubliette.cli.client import control
+from oubliette.api import control
 from oubliette.errors import OublietteError
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 from oubliette.errors import InvalidParameter, NotFound, Unavailable
 from oubliette.json_values import MAX_VALUES
 from oubliette.server import control_socket

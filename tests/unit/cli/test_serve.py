@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 from oubliette.cli.client.offline import call_offline
 
 COMMAND = [sys.executable, "-m", "oubliette.cli.main"]

@@ -6,9 +6,9 @@ import inspect
 
 import pytest
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient, given
 from oubliette.cli.client.remote import RemoteServer
-from oubliette.cli.client.tool_server import ToolServer, given
+from oubliette.cli.client.tool_server import ToolServer
 from oubliette.cli.client.tools import HomeServer
 
 

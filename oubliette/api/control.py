@@ -11,16 +11,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from oubliette.api.errors import from_wire
-from oubliette.cli.client.tool_server import CALL_SECONDS, given
 from oubliette.errors import DeadlineExceeded, Unavailable
 from oubliette.runtime.files.home import CONTROL_SOCKET
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
-    from oubliette.cli.client.tool_server import ProgressCallback
+    ProgressCallback = Callable[[str], object]
+    """Callback for the progress of a call, one line at a time."""
 
+CALL_SECONDS: Final = 60.0
 CONNECT_SECONDS: Final = 5.0
 MAX_SOCKET_PATH: Final = 103  # bytes
 
@@ -32,7 +33,7 @@ class NoServer(Unavailable):
 
 
 class ControlClient:
-    """Connection to the server of a home, a `ToolServer`. Use as a context manager."""
+    """Connection to the server of a home. Use as a context manager."""
 
     def __init__(self, home: Path) -> None:
         self._link = _connect(home)
@@ -55,7 +56,19 @@ class ControlClient:
         *,
         on_progress: ProgressCallback | None = None,
     ) -> dict[str, Any]:
-        """Call a tool of the server. See `ToolServer.call`."""
+        """Call a tool of the server, with all rights, and return its result as JSON values.
+
+        Args:
+            tool: Its name.
+            arguments: JSON values; those that are None count as absent.
+            timeout: Seconds for the answer, or for the next progress.
+            on_progress: Called with the progress of tools that report any.
+
+        Raises:
+            OublietteError: the tool failed; of the class that belongs to the error's code.
+            DeadlineExceeded: there was no answer in time.
+            Unavailable: the server closed the connection.
+        """
         request = {"verb": "call", "tool": tool, "arguments": given(arguments)}
         if on_progress is None:
             return self._request(request, timeout)
@@ -119,6 +132,11 @@ class ControlClient:
         if "error" in answer:
             raise from_wire(answer["error"])
         return answer
+
+
+def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that are not absent."""
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _connect(home: Path) -> socket.socket:

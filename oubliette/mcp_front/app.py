@@ -41,7 +41,7 @@ from oubliette.mcp_front.transport.request_stream import SCOPE_KEY, RequestStrea
 from oubliette.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.types import Message, Receive, Scope, Send
     from uvicorn._types import ASGI3Application
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from oubliette.actors.shares import Shares
     from oubliette.config.schema import Config
     from oubliette.kit import Ref
-    from oubliette.mcp_front.auth import AuthenticatedKey
+    from oubliette.mcp_front.auth import AuthenticatedKey, KeyChecks
     from oubliette.mcp_front.git_http.fetches import Fetches
-    from oubliette.mcp_front.interfaces import KeyChecks, Ready, ToolTable
+    from oubliette.mcp_front.tool_adapter import ToolAdapter
     from oubliette.mcp_front.transport.http_protocol import GuardedProtocol, Parser
     from oubliette.tools.auth.rate_limits import RateLimits
 
@@ -90,9 +90,9 @@ class McpApp:
         self,
         *,
         config: Config,
-        tools: ToolTable,
+        tools: ToolAdapter,
         keys: KeyChecks,
-        ready: Ready,
+        ready: Callable[[], Awaitable[list[str]]],
         callers: Ref,
         find: Callable[[str], Ref],
         deadlines: Deadlines | None = None,

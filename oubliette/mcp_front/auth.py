@@ -5,22 +5,33 @@ The headers Host and Origin are checked before that, in `host_and_origin`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from oubliette.errors import Unauthenticated
 from oubliette.tools.auth import scopes
 from oubliette.tools.spec import CallContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
     from contextlib import AbstractAsyncContextManager
 
-    from oubliette.mcp_front.interfaces import KeyChecks
     from oubliette.records import Token
 
 MAX_KEY: Final = 4096  # bytes of an Authorization header
 MAX_KNOWN: Final = 4096  # tokens whose context is cached
 _REFUSED: Final = "invalid or expired API key"
+
+
+class KeyChecks(NamedTuple):
+    """Checks of keys: before an answer, and during it."""
+
+    verify: Callable[[str], Awaitable[Token]]
+    """Key → its token; raises Unauthenticated if the key is not valid on this transport now."""
+    while_good: Callable[[str], AbstractAsyncContextManager[None]]
+    """Id of a token → the context of what its key does, which is cancelled when the key ends.
+
+    Then it raises Unauthenticated.
+    """
 
 
 def header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:

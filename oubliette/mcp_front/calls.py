@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from oubliette.errors import Unavailable
 
 if TYPE_CHECKING:
-    from oubliette.mcp_front.interfaces import ToolAnswer, ToolTable
+    from oubliette.mcp_front.tool_adapter import ToolAdapter
     from oubliette.mcp_front.transport.request_stream import RequestStream
+    from oubliette.tools.schema.tool_result import ToolResult
 
 BeforeCall = Callable[["RequestStream", str, str, dict[str, Any] | None], Awaitable[None]]
 """Callback with exchange, MCP session, tool and arguments."""
@@ -24,7 +25,7 @@ class ToolCalls:
         before_call: Awaited for each call in a handshake session, before it is answered.
     """
 
-    def __init__(self, tools: ToolTable, before_call: BeforeCall) -> None:
+    def __init__(self, tools: ToolAdapter, before_call: BeforeCall) -> None:
         self._tools = tools
         self._before_call = before_call
         self._running: set[asyncio.Task[Any]] = set()
@@ -40,7 +41,7 @@ class ToolCalls:
         session_id: str | None,
         name: str,
         arguments: dict[str, Any] | None,
-    ) -> ToolAnswer:
+    ) -> ToolResult:
         """Call a tool for the client of `exchange`; `session_id` of a handshake session.
 
         Raises:

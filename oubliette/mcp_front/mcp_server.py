@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from oubliette.mcp_front.calls import ToolCalls
-    from oubliette.mcp_front.interfaces import ToolAnswer, ToolTable
+    from oubliette.mcp_front.tool_adapter import ToolAdapter
+    from oubliette.tools.schema.tool_result import ToolResult
     from oubliette.tools.spec import CallContext
 
 INSTRUCTIONS: Final = (
@@ -58,7 +59,7 @@ class McpDispatcher:
 
     def __init__(
         self,
-        tools: ToolTable,
+        tools: ToolAdapter,
         calls: ToolCalls,
         initialized: Callable[[Scope, CallContext], None],
         begun: Callable[[str], None],
@@ -171,7 +172,7 @@ class McpDispatcher:
         context: ServerRequestContext[Any, Any],
         name: str,
         arguments: dict[str, Any] | None,
-    ) -> ToolAnswer:
+    ) -> ToolResult:
         """Call a tool for the client of a request."""
         assert context.request is not None
         exchange = request_stream.of(context.request.scope)

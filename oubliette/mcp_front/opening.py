@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from oubliette.actors.store.actor import GetStoreState
 from oubliette.errors import Unauthenticated
 from oubliette.mcp_front.app import McpApp
+from oubliette.mcp_front.auth import KeyChecks
 from oubliette.mcp_front.git_http import fetches as git_fetches
-from oubliette.mcp_front.interfaces import KeyChecks
 from oubliette.mcp_front.ports import connections
 from oubliette.mcp_front.tool_adapter import ToolAdapter
 from oubliette.tools.audit import note_refused_key

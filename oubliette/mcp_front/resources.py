@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
     from mcp.server.context import ServerRequestContext
 
-    from oubliette.mcp_front.interfaces import ToolAnswer, ToolTable
+    from oubliette.mcp_front.tool_adapter import ToolAdapter
+    from oubliette.tools.schema.tool_result import ToolResult
 
     Context = ServerRequestContext[Any, Any]
-    Ask = Callable[[Context, str, dict[str, Any]], Awaitable[ToolAnswer]]
+    Ask = Callable[[Context, str, dict[str, Any]], Awaitable[ToolResult]]
 
 SCHEME: Final = "oubliette://workspaces/"
 MAX_RESOURCE: Final = 512 * 1024
@@ -43,7 +44,7 @@ class WorkspaceResources:
         ask: Calls a tool for the client of a request.
     """
 
-    def __init__(self, tools: ToolTable, ask: Ask) -> None:
+    def __init__(self, tools: ToolAdapter, ask: Ask) -> None:
         self._tools = tools
         self._ask = ask
 
@@ -171,7 +172,7 @@ def _text(content: bytes) -> str | None:
     return None if "\0" in text or len(json.dumps(text)) > MAX_TEXT else text
 
 
-def _answer(answer: ToolAnswer) -> dict[str, Any]:
+def _answer(answer: ToolResult) -> dict[str, Any]:
     if not answer.is_error:
         return answer.structured
     code = answer.structured["error"]["code"]

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from oubliette.config.schema import Config
     from oubliette.mcp_front.calls import ToolCalls
-    from oubliette.mcp_front.interfaces import ToolTable
     from oubliette.mcp_front.mcp_server import McpDispatcher
     from oubliette.mcp_front.sdk_sessions import SdkSessions
+    from oubliette.mcp_front.tool_adapter import ToolAdapter
     from oubliette.tools.spec import CallContext
 
 LOADING: Final = "the MCP library is still being loaded"
@@ -59,7 +59,7 @@ class Sdk:
 
     def __init__(
         self,
-        tools: ToolTable,
+        tools: ToolAdapter,
         calls: ToolCalls,
         config: Config,
         session_ended: Callable[[str], None],

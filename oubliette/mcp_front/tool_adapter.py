@@ -1,4 +1,4 @@
-"""ToolAdapter, which gives the front the tools that are available over HTTP."""
+"""ToolAdapter, the tools that are available over HTTP."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 from oubliette.tools import registry
 
 if TYPE_CHECKING:
-    from oubliette.mcp_front.interfaces import ToolAnswer
     from oubliette.tools.auth.scopes import Scope
+    from oubliette.tools.schema.tool_result import ToolResult
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext, Tool
 
 
 class ToolAdapter:
-    """Implementation of `ToolTable` by `oubliette.tools`.
+    """The tools that are available over HTTP.
 
     The `listen` of its `ToolServices` has to be `McpApp.listening`.
     """
@@ -51,8 +51,8 @@ class ToolAdapter:
 
     async def call(
         self, context: CallContext, name: str, arguments: dict[str, Any] | None
-    ) -> ToolAnswer:
-        """Call a tool; its failures are answers."""
+    ) -> ToolResult:
+        """Call a tool. A failure is an answer with `is_error`, or an OublietteError."""
         return await registry.call(self._services, context, name, arguments)
 
 

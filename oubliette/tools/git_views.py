@@ -30,7 +30,7 @@ class _AskedProject(msgspec.Struct, frozen=True):
 
 
 class ProjectViews:
-    """Implementation of `GitViews` by the projects' actors."""
+    """The repositories of the projects, which their actors have."""
 
     def __init__(self, services: ToolServices) -> None:
         self._services = services

@@ -28,7 +28,7 @@ from oubliette.ids import new_id, new_uuid
 from oubliette.kit import Actor, System, handles
 from oubliette.mcp_front.actor import FrontActor, GetUrl
 from oubliette.mcp_front.app import McpApp
-from oubliette.mcp_front.interfaces import KeyChecks
+from oubliette.mcp_front.auth import KeyChecks
 from oubliette.mcp_front.transport.http_protocol import Deadlines
 from oubliette.records import CallerRequest, Event, Token
 from oubliette.runtime.store.database import Database

@@ -17,7 +17,7 @@ from oubliette.mcp_front.transport.error_responses import tool_result
 from oubliette.version import __version__
 
 if TYPE_CHECKING:
-    from oubliette.mcp_front.interfaces import ToolAnswer
+    from oubliette.tools.schema.tool_result import ToolResult
 
 SERVER: Final = "oubliette"
 STAMP: Final = {SERVER_INFO: {"name": SERVER, "version": __version__}}
@@ -46,7 +46,7 @@ _encode = msgspec.json.Encoder().encode
 _STAMP: Final = Raw(_encode(STAMP))
 
 
-def answered(request_id: int | str, answer: ToolAnswer, *, modern: bool) -> bytes:
+def answered(request_id: int | str, answer: ToolResult, *, modern: bool) -> bytes:
     if answer.raw is None:
         result = tool_result(answer.structured, answer.text, is_error=answer.is_error)
         return with_result(request_id, result, modern=modern)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Send
 
-    from oubliette.mcp_front.interfaces import GitViews
+    from oubliette.tools.git_views import ProjectViews
     from oubliette.tools.home_nodes import HomeNodes
     from oubliette.tools.home_streams import HomeStream, StreamEnd
     from oubliette.tools.spec import CallContext
@@ -66,7 +66,7 @@ class Fetches:
         nodes: Machines of the cluster; None: this one is alone.
     """
 
-    def __init__(self, views: GitViews, nodes: HomeNodes | None) -> None:
+    def __init__(self, views: ProjectViews, nodes: HomeNodes | None) -> None:
         self.views = views
         self._nodes = nodes
         self._served: Counter[str] = Counter()

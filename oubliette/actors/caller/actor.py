@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oubliette.actors.caller.memory import CallerMemory
-    from oubliette.actors.caller.reader import CallerReader
     from oubliette.actors.caller_board import CallerBoard
     from oubliette.config.schema import CallersConfig
     from oubliette.kit import Ref
     from oubliette.records import CallerRequest, Event, PermissionRequest
+    from oubliette.runtime.store.reader import Reader
 
 log = structlog.get_logger("oubliette.callers")
 
@@ -77,7 +77,7 @@ class CallerActor(Actor):
     def __init__(
         self,
         store: Ref,
-        reader: CallerReader,
+        reader: Reader,
         config: CallersConfig,
         *,
         principal: str,

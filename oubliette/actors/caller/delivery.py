@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from oubliette.actors.caller.listener import Listener
     from oubliette.actors.caller.memory import CallerMemory
     from oubliette.actors.caller.messages import NextEvents
-    from oubliette.actors.caller.reader import CallerReader
-    from oubliette.actors.store.subscription import SubscriberPort
-    from oubliette.kit import Deferred
+    from oubliette.kit import Actor, Deferred
+    from oubliette.runtime.store.reader import Reader
 
 
 MAX_KNOWN: Final = 10_000
@@ -32,7 +31,7 @@ MAX_KNOWN: Final = 10_000
 class KnownProjects(dict[str, str]):
     """Session id → project id, as far as it was read; "" for a session that is gone."""
 
-    async def read(self, reader: CallerReader, events: Iterable[Event]) -> dict[str, str]:
+    async def read(self, reader: Reader, events: Iterable[Event]) -> dict[str, str]:
         """Return the project of each session that is not known yet; `learn` remembers them."""
         found: dict[str, str] = {}
         for session_id in {event.session_id for event in events} - self.keys():
@@ -95,8 +94,8 @@ class EventDelivery:
 
     def __init__(
         self,
-        port: SubscriberPort,
-        reader: CallerReader,
+        port: Actor,
+        reader: Reader,
         memory: CallerMemory,
         *,
         principal: str,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from oubliette.actors.caller.board_messages import (
+from oubliette.actors.caller.memory import TrackedRequest
+from oubliette.actors.caller.messages import CallerChanged
+from oubliette.actors.caller.shared_row import (
     BoardAnswered,
     BoardDue,
     BoardFailed,
     BoardPlaces,
-    BoardPort,
+    SharedRow,
 )
-from oubliette.actors.caller.memory import TrackedRequest
-from oubliette.actors.caller.messages import CallerChanged
-from oubliette.actors.caller.shared_row import SharedRow
 from oubliette.actors.messages import CallerDisconnected
 from oubliette.errors import OublietteError
 from oubliette.kit import MailboxFull, Message
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from oubliette.actors.caller.presence import PresenceByReach
     from oubliette.actors.caller_board import CallerBoard, SharedCaller
     from oubliette.actors.messages import TrackRequest
-    from oubliette.kit import ActorTimer, Ref
+    from oubliette.kit import Actor, ActorTimer
 
 log = structlog.get_logger("oubliette.callers")
 
@@ -38,21 +37,6 @@ BOARD_MESSAGES: Final = (BoardAnswered, BoardDue, BoardFailed, BoardPlaces, Call
 
 class CheckPresence(Message):
     """From the CallerActor to itself: the caller may be absent by now."""
-
-
-class ActorNames(Protocol):
-    """The names of a System."""
-
-    def ref(self, name: str) -> Ref: ...
-
-
-class PresencePort(BoardPort, Protocol):
-    """A CallerActor, as its PresenceWatch uses it."""
-
-    @property
-    def system(self) -> ActorNames:
-        """The System of the actor."""
-        ...
 
 
 class PresenceWatch:
@@ -70,7 +54,7 @@ class PresenceWatch:
 
     def __init__(
         self,
-        port: PresencePort,
+        port: Actor,
         presence: PresenceByReach,
         memory: CallerMemory,
         *,

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from oubliette.records import CallerRequest, Event, PermissionRequest, Session
-
-
-class CallerReader(Protocol):
-    """The part of the store's reader that callers need."""
-
-    async def last_seq(self) -> int: ...
-
-    async def caller_events(
-        self, principal: str, caller_id: str, after_seq: int, limit: int, max_bytes: int
-    ) -> list[Event]:
-        """Return events of a caller in seq order; at least one if there is any."""
-        ...
-
-    async def open_requests(
-        self, *, principal: str | None = None, caller_id: str | None = None
-    ) -> list[CallerRequest]:
-        """The requests without an outcome."""
-        ...
-
-    async def open_permissions(self, principal: str, caller_id: str) -> list[PermissionRequest]: ...
-
-    async def event(self, session_id: str, index: int) -> Event | None: ...
-
-    async def session(self, session_id: str) -> Session | None: ...
+    from oubliette.records import CallerRequest, Event, PermissionRequest
+    from oubliette.runtime.store.reader import Reader
 
 
 async def open_requests(
-    reader: CallerReader, principal: str, caller_id: str
+    reader: Reader, principal: str, caller_id: str
 ) -> list[CallerRequest | PermissionRequest]:
     """The calls and questions to this caller that have no answer."""
     return [
@@ -45,7 +22,7 @@ async def open_requests(
 
 
 async def events_of(
-    reader: CallerReader, requests: Iterable[CallerRequest | PermissionRequest], head: int
+    reader: Reader, requests: Iterable[CallerRequest | PermissionRequest], head: int
 ) -> list[Event]:
     """Return the events of these requests up to the seq `head`, in seq order; none for 0."""
     found: list[Event] = []

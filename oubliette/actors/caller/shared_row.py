@@ -12,18 +12,49 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from oubliette.actors.caller.board_messages import BoardAnswered, BoardDue, BoardFailed
+from oubliette.actors.caller_board import SharedCaller
 from oubliette.errors import OublietteError
+from oubliette.kit import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from oubliette.actors.caller.board_messages import BoardPort
     from oubliette.actors.caller.memory import CallerMemory
     from oubliette.actors.caller.presence import CallerPresence
-    from oubliette.actors.caller_board import CallerBoard, SharedCaller
-    from oubliette.kit import ActorTimer
+    from oubliette.actors.caller_board import CallerBoard
+    from oubliette.kit import Actor, ActorTimer
     from oubliette.records import CallerTool
+
+
+class BoardAnswered(Message):
+    """From the CallerActor to itself: state of the caller on the board."""
+
+    project_id: str | None
+    """Project that the keys of this place are bound to; None: to none."""
+    row: SharedCaller | None
+    opened: bool
+    """Whether it was asked to open a provider."""
+
+
+class BoardFailed(Message):
+    """From the CallerActor to itself: the board did not answer."""
+
+    project_id: str | None
+    reason: str
+
+
+class BoardDue(Message):
+    """From the CallerActor to itself: time to compare with the board again."""
+
+    project_id: str | None
+
+
+class BoardPlaces(Message):
+    """From the CallerActor to itself: the projects for whose bound keys the board has places."""
+
+    projects: tuple[str, ...] | None
+    """None: the board did not answer."""
+
 
 RETRY_SECONDS: Final = 5.0
 """Time until the board is asked again after it did not answer."""
@@ -49,7 +80,7 @@ class SharedRow:
 
     def __init__(
         self,
-        port: BoardPort,
+        port: Actor,
         board: CallerBoard,
         presence: CallerPresence,
         memory: CallerMemory,

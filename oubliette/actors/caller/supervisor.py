@@ -19,12 +19,12 @@ from oubliette.errors import LimitExceeded, StaleNode, StorageUnavailable
 from oubliette.kit import ChildSpec, Deferred, DynamicSupervisor, LocalMessage, MailboxFull, handles
 
 if TYPE_CHECKING:
-    from oubliette.actors.caller.reader import CallerReader
     from oubliette.actors.caller_board import CallerBoard
     from oubliette.actors.claims import Claims
     from oubliette.config.schema import CallersConfig
     from oubliette.kit import Ref
     from oubliette.kit.messages import Reason
+    from oubliette.runtime.store.reader import Reader
 
 log = structlog.get_logger("oubliette.callers")
 
@@ -56,7 +56,7 @@ class CallersActor(DynamicSupervisor):
     def __init__(
         self,
         store: Ref,
-        reader: CallerReader,
+        reader: Reader,
         config: CallersConfig,
         board: CallerBoard | None = None,
         claims: Claims | None = None,

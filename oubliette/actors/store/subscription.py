@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import tenacity
@@ -13,12 +13,9 @@ from oubliette.kit import Message
 from oubliette.kit.retry import Failures
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from oubliette.kit import ActorTimer, PipedTask, Ref
+    from oubliette.kit import Actor, ActorTimer, PipedTask, Ref
     from oubliette.records import Event
-
-T = TypeVar("T")
+    from oubliette.runtime.store.reader import Reader
 
 log = structlog.get_logger("oubliette.store")
 
@@ -43,35 +40,6 @@ class Resubscribe(Message):
     """From a subscribed actor to itself: time to subscribe again."""
 
 
-class HeadReader(Protocol):
-    """The part of the store's reader that a LogSubscription needs."""
-
-    async def last_seq(self) -> int: ...
-
-
-class SubscriberPort(Protocol):
-    """An actor that follows the log, as its own parts use it."""
-
-    name: str
-
-    def watch(self, ref: Ref) -> None:
-        """Send the actor `Down` when the other one ends."""
-        ...
-
-    def after(self, delay: float, message: Message) -> ActorTimer:
-        """Send `message` to the actor in `delay` seconds."""
-        ...
-
-    def pipe_to_self(
-        self,
-        awaitable: Awaitable[T],
-        ok: Callable[[T], Message],
-        err: Callable[[BaseException], Message],
-    ) -> PipedTask:
-        """Send the actor a message with the outcome of `awaitable`."""
-        ...
-
-
 class LogSubscription:
     """Part of an actor that keeps it subscribed at the store; same lifetime.
 
@@ -82,9 +50,7 @@ class LogSubscription:
         request: message to the store that subscribes the actor.
     """
 
-    def __init__(
-        self, port: SubscriberPort, store: Ref, reader: HeadReader, request: Message
-    ) -> None:
+    def __init__(self, port: Actor, store: Ref, reader: Reader, request: Message) -> None:
         self._port = port
         self._store = store
         self._reader = reader

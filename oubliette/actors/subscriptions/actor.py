@@ -32,9 +32,9 @@ from oubliette.kit.retry import Failures
 
 if TYPE_CHECKING:
     from oubliette.actors.subscriptions.cycle import Step
-    from oubliette.actors.subscriptions.log_source import LogReader
     from oubliette.actors.subscriptions.stored_cursor import SubscriptionMemory, SubscriptionPlan
     from oubliette.kit import Ref
+    from oubliette.runtime.store.reader import Reader
 
 ACKNOWLEDGE_SECONDS: Final = 600.0
 """Seconds that a subscriber may take for one batch."""
@@ -86,7 +86,7 @@ class SubscriptionActor(Actor):
     """Actor of one subscription, which follows the log and asks the subscriber to take it."""
 
     def __init__(
-        self, store: Ref, reader: LogReader, plan: SubscriptionPlan, memory: SubscriptionMemory
+        self, store: Ref, reader: Reader, plan: SubscriptionPlan, memory: SubscriptionMemory
     ) -> None:
         super().__init__()
         self._store = store

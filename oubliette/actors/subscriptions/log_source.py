@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -12,42 +12,12 @@ from oubliette.actors.store.subscription import ASK_SECONDS
 from oubliette.actors.subscriptions.cycle import SubscriptionPage
 
 if TYPE_CHECKING:
-    from oubliette.records import Project, Session
     from oubliette.runtime.store.queries import CommitSlice, LogSlice
+    from oubliette.runtime.store.reader import Reader
 
 BATCH_EVENTS: Final = 256
 BATCH_BYTES: Final = 1024 * 1024
 """Limits of one batch; a larger event comes alone."""
-
-
-class LogReader(Protocol):
-    """The part of the store's reader that subscriptions need."""
-
-    async def last_seq(self) -> int: ...
-
-    async def last_index(self, session_id: str) -> int:
-        """The index of the last event of a session, -1 if there was never one."""
-        ...
-
-    async def log(
-        self, session_id: str, since_index: int, max_events: int, max_bytes: int
-    ) -> LogSlice:
-        """Return events of one session after an index."""
-        ...
-
-    async def committed_events(
-        self, after_seq: int, project_id: str | None, max_events: int, max_bytes: int
-    ) -> CommitSlice:
-        """Return events of a project, or of all sessions, after a seq."""
-        ...
-
-    async def session(self, session_id: str) -> Session | None: ...
-
-    async def project(self, project_id: str) -> Project | None: ...
-
-    async def meta(self, key: str) -> str | None:
-        """One value of the instance."""
-        ...
 
 
 class LogSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,13 +26,13 @@ class LogSource(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     project_id: str | None = None
 
-    async def end(self, reader: LogReader) -> int:
+    async def end(self, reader: Reader) -> int:
         """The cursor behind the newest event."""
         if self.session_id is not None:
             return await reader.last_index(self.session_id)
         return await reader.last_seq()
 
-    async def read(self, reader: LogReader, cursor: int) -> SubscriptionPage:
+    async def read(self, reader: Reader, cursor: int) -> SubscriptionPage:
         """Return what follows `cursor`, up to the limits of a batch.
 
         Raises:

@@ -12,7 +12,7 @@ from oubliette.errors import Conflict
 from oubliette.runtime.store.operations import PutMeta
 
 if TYPE_CHECKING:
-    from oubliette.actors.subscriptions.log_source import LogReader
+    from oubliette.runtime.store.reader import Reader
 
 
 class SubscriptionPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ def delete_cursor(name: str) -> PutMeta:
     return PutMeta(f"{PREFIX}{name}", "")
 
 
-async def read_cursor(reader: LogReader, name: str, source: LogSource) -> int | None:
+async def read_cursor(reader: Reader, name: str, source: LogSource) -> int | None:
     """Return the stored position of a subscription; None if there is none.
 
     Raises:

@@ -23,9 +23,9 @@ from oubliette.ids import shown as quoted
 from oubliette.kit import ChildSpec, DynamicSupervisor, handles
 
 if TYPE_CHECKING:
-    from oubliette.actors.subscriptions.log_source import LogReader
     from oubliette.actors.subscriptions.stored_cursor import SubscriptionTable
     from oubliette.kit import Ref
+    from oubliette.runtime.store.reader import Reader
 
 SUBSCRIPTIONS: Final = "subscriptions"
 MAX_RESTART_SECONDS: Final = 86_400.0
@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[\w.@-]{1,100}", re.ASCII)
 class SubscriptionsActor(DynamicSupervisor):
     """Supervisor that starts a SubscriptionActor on request. Its name must be `subscriptions`."""
 
-    def __init__(self, store: Ref, reader: LogReader, table: SubscriptionTable) -> None:
+    def __init__(self, store: Ref, reader: Reader, table: SubscriptionTable) -> None:
         super().__init__()
         self._store = store
         self._reader = reader

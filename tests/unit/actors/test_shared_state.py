@@ -45,7 +45,7 @@ FROZEN = {
     )
 }
 REFS = {"Ref"}
-VIEWS = {"GuestConnection", "CallerReader", "LogReader"}
+VIEWS = {"GuestConnection", "Reader"}
 """They read what another part owns."""
 PORTS = {"CallerBoard", "Claims"}
 """Their state belongs to the adapter behind them."""

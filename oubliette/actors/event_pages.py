@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from oubliette.actors.messages import SessionEvents
     from oubliette.clock import Clock
+    from oubliette.contract.session_tools import EventsParams
     from oubliette.kit import Message
     from oubliette.records import Event, Session
     from oubliette.runtime.store.connection import StoreConnection
@@ -57,25 +58,6 @@ class AskSession(Protocol):
     async def __call__(self, session_id: str, message: Message, timeout: float, /) -> Any: ...
 
 
-class EventRange(Protocol):
-    """Parameters of `session_events` that choose the events."""
-
-    @property
-    def session_id(self) -> str:
-        """Id of the session."""
-        ...
-
-    @property
-    def since_index(self) -> int:
-        """Index before the first event."""
-        ...
-
-    @property
-    def max_events(self) -> int:
-        """Maximum number of events."""
-        ...
-
-
 async def long_poll(
     clock: Clock,
     seconds: float,
@@ -98,7 +80,7 @@ async def long_poll(
 async def read_page(
     reader: Reader,
     ask: AskSession,
-    chosen: EventRange,
+    chosen: EventsParams,
     *,
     max_bytes: int,
     wait: float,
@@ -134,7 +116,7 @@ async def read_page(
 
 
 async def _stored_page(
-    reader: Reader, chosen: EventRange, max_bytes: int, whole_bytes: int | None
+    reader: Reader, chosen: EventsParams, max_bytes: int, whole_bytes: int | None
 ) -> EventPage:
     session, turn_over = await stored_state(reader, chosen.session_id)
     log = await reader.log(

@@ -19,7 +19,6 @@ from oubliette.runtime.snapshots.snapshot_records import SnapshotLimits
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
-    from oubliette.runtime.snapshots.copies import SnapshotCopies
     from oubliette.runtime.snapshots.git_program import GitProgram
     from oubliette.runtime.snapshots.workspace_job import WorkspaceJobs
     from oubliette.runtime.store.reader import Reader
@@ -98,7 +97,7 @@ def repository_of(
     )
 
 
-async def forget_deleted(copies: SnapshotCopies, reader: Reader) -> None:
+async def forget_deleted(copies: BundledCopies, reader: Reader) -> None:
     """Remove the copies of projects that are deleted, of whichever node they were."""
     try:
         for project_id in await copies.projects():

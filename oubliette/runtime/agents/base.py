@@ -237,20 +237,12 @@ class AgentExecutor(Protocol):
         ...
 
 
-class KeepsSessionFiles(Protocol):
-    """An agent that keeps its conversations in files; part of the `AgentRuntime` of such a one."""
-
-    @property
-    def session_files(self) -> tuple[str, ...]:
-        """Paths in HOME of these files, or of folders with nothing else, above all no credentials.
-
-        They are brought along when a session is resumed on another node.
-        """
-        ...
-
-
 def session_files(agent: AgentRuntime) -> tuple[str, ...]:
-    """The paths in HOME of the files of an agent's conversations, if it declares any."""
+    """The paths in HOME of the files of an agent's conversations, if it declares `session_files`.
+
+    They may be folders with nothing else in them, above all no credentials. They are brought along
+    when a session is resumed on another node.
+    """
     found: tuple[str, ...] = getattr(agent, "session_files", ())
     return found
 

@@ -197,7 +197,7 @@ SLACK_BYTES: Final = 4 * 1024 * 1024
 
 
 class BundledCopies:
-    """Copies that consist of bundles.
+    """Copies of repositories, as bundles. Their owner calls one method at a time for each copy.
 
     Args:
         parts: Keeper of the bundles.
@@ -279,7 +279,7 @@ class BundledCopies:
         return CopyPart(id=secrets.token_hex(16), bytes=size, sha256=digest)
 
     async def fetch_newest(self, repository: Path, name: CopyName) -> None:
-        """Fetch all parts in their order, unless the newest snapshot is here.
+        """Fetch all parts in their order, to `FETCHED`, unless the newest snapshot is here.
 
         Raises:
             NotFound: there is no copy.

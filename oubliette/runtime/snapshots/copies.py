@@ -1,4 +1,4 @@
-"""Copies of snapshots away from the node: their records, and the ports of what keeps them."""
+"""Copies of snapshots away from the node: their records, and the port of what keeps them."""
 
 from __future__ import annotations
 
@@ -68,66 +68,6 @@ class CopyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 FETCHED: Final = "refs/second"
 """Refs, in a repository, of the newest snapshot of its copy."""
-
-
-class SnapshotCopies(Protocol):
-    """Copies of repositories. Their owner calls one method at a time for each copy."""
-
-    async def exists(self, name: CopyName) -> bool:
-        """Whether there is a copy.
-
-        Raises:
-            OublietteError: the copies cannot be reached.
-        """
-        ...
-
-    async def send(self, repository: Path, name: CopyName) -> None:
-        """Send what is new in a repository; a copy that does not lead to it is not changed.
-
-        Raises:
-            OublietteError: it was not sent; contains the reason.
-        """
-        ...
-
-    async def fetch_newest(self, repository: Path, name: CopyName) -> None:
-        """Fetch the newest snapshot of a copy, as refs below `FETCHED`.
-
-        Raises:
-            OublietteError: the copy cannot be used.
-        """
-        ...
-
-    async def fetch_turns(self, repository: Path, name: CopyName) -> None:
-        """Fetch all other snapshots of a copy, after the newest one, under their own names.
-
-        Raises:
-            OublietteError: the copy cannot be used.
-        """
-        ...
-
-    async def drop(self, name: CopyName) -> None:
-        """Remove a copy, if there is one.
-
-        Raises:
-            OublietteError: it cannot be removed now.
-        """
-        ...
-
-    async def projects(self) -> list[str]:
-        """The projects that have copies and may be deleted.
-
-        Raises:
-            OublietteError: the copies cannot be reached.
-        """
-        ...
-
-    async def forget(self, project_id: str) -> None:
-        """Remove the copies of a project that is deleted.
-
-        Raises:
-            OublietteError: they cannot be removed now.
-        """
-        ...
 
 
 class CopyParts(Protocol):

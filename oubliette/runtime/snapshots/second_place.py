@@ -17,7 +17,8 @@ from oubliette.runtime.snapshots.workspace.tree_table import PARTS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.runtime.snapshots.copies import CopyName, SnapshotCopies
+    from oubliette.runtime.snapshots.bundles import BundledCopies
+    from oubliette.runtime.snapshots.copies import CopyName
     from oubliette.runtime.snapshots.git_program import GitProgram
     from oubliette.runtime.snapshots.shadow_repository import ShadowRepository
 
@@ -31,7 +32,7 @@ class SecondPlace:
         seconds: Time for each look at a repository.
     """
 
-    def __init__(self, copies: SnapshotCopies, git: GitProgram, seconds: float) -> None:
+    def __init__(self, copies: BundledCopies, git: GitProgram, seconds: float) -> None:
         self.copies = copies
         self._git = git
         self._seconds = seconds

@@ -7,7 +7,6 @@ interface.
 """
 
 from oubliette.kit.actor import Actor
-from oubliette.kit.dynamic_supervisor import DynamicSupervisor
 from oubliette.kit.errors import (
     ActorDead,
     ActorError,
@@ -33,6 +32,7 @@ from oubliette.kit.ref import Ref
 from oubliette.kit.replies import Deferred
 from oubliette.kit.supervisor import (
     ChildSpec,
+    DynamicSupervisor,
     StartChild,
     StopChild,
     Supervisor,

@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oubliette.actors.ports.messages import node_mark
+from oubliette.config.container_options import BASE
 from oubliette.errors import Conflict, Unavailable
-from oubliette.node.needs import needs_of, needs_of_new
+from oubliette.runtime.containers.base import MIB
+from oubliette.runtime.containers.options import options_of, options_of_new
 from oubliette.runtime.store.postgres.cluster import node_room, nodes, placements
 from oubliette.runtime.store.postgres.cluster.node_choice import choose_node, lacks
+from oubliette.runtime.store.postgres.cluster.node_records import ProjectNeeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from oubliette.config.container_options import ContainerOptions
     from oubliette.config.schema import Config
     from oubliette.kit import Ref, System
     from oubliette.node.membership import Membership
     from oubliette.records import Project
-    from oubliette.runtime.store.postgres.cluster.node_records import NodeRecord, ProjectNeeds
+    from oubliette.runtime.store.postgres.cluster.node_records import NodeRecord
     from oubliette.runtime.store.reader import Reader
 
 KNOWN_HOMES: Final = 10_000
@@ -305,3 +309,61 @@ class ClusterHomes:
     def session_ended(self, session_id: str) -> None:
         """Forget the lost machine of a session that was ended for it."""
         self._lost.pop(session_id, None)
+
+
+class _Placement(msgspec.Struct):
+    labels: dict[str, str] = {}
+    runtime: str | None = None
+
+
+class _NewProject(msgspec.Struct):
+    """The part of a request for a project that its node depends on."""
+
+    name: str = ""
+    container_type: str | None = None
+    workspace_isolation: bool = False
+    placement: _Placement | None = None
+
+
+def needs_of(config: Config, project: Project | None) -> ProjectNeeds:
+    """Return the needs of a project; None: it is not known, and needs nothing special.
+
+    The memory and the processors are those of its containers, with the options of this node. One
+    that has others checks by its own before it takes a project.
+    """
+    if project is None:
+        return ProjectNeeds()
+    options = options_of(config, project.container_type or BASE, project)
+    return _needs(
+        options,
+        isolated=project.workspace_isolation,
+        container_type=project.container_type,
+        placement=_Placement(labels=project.labels, runtime=project.runtime),
+    )
+
+
+def needs_of_new(config: Config, arguments: Mapping[str, Any]) -> ProjectNeeds:
+    """Return the needs of a project that is asked for; the tool's handler checks the request."""
+    try:
+        asked = msgspec.convert(arguments, _NewProject)
+    except msgspec.ValidationError:
+        return ProjectNeeds()
+    return _needs(
+        options_of_new(config, asked.container_type, asked.name),
+        isolated=asked.workspace_isolation,
+        container_type=asked.container_type,
+        placement=asked.placement or _Placement(),
+    )
+
+
+def _needs(
+    options: ContainerOptions, *, isolated: bool, container_type: str | None, placement: _Placement
+) -> ProjectNeeds:
+    return ProjectNeeds(
+        memory_bytes=options.memory_mb * MIB,
+        processors=options.cpus,
+        isolated=isolated,
+        runtime=placement.runtime,
+        container_type=container_type,
+        labels=placement.labels,
+    )

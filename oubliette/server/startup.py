@@ -26,8 +26,7 @@ from oubliette.actors.snapshot_requests import SNAPSHOTS, ForgetSessionFiles
 from oubliette.actors.store.actor import StoreActor
 from oubliette.clock import SystemClock
 from oubliette.kit import ChildSpec, Supervisor, System
-from oubliette.mcp_front.actor import FrontActor, GetUrl
-from oubliette.mcp_front.opening import front_of
+from oubliette.mcp_front.actor import FrontActor, GetUrl, front_of
 from oubliette.node.server_node import ServerNode
 from oubliette.runtime.agents import loopback_ports
 from oubliette.runtime.agents.registry import installed

@@ -6,6 +6,8 @@ Then it goes to the container. Only paths below `/.oubliette/` belong to this se
 
 from __future__ import annotations
 
+import asyncio
+from html import escape
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import parse_qs
 
@@ -22,7 +24,6 @@ from oubliette.errors import (
 from oubliette.ids import new_uuid
 from oubliette.kit import ActorDead
 from oubliette.mcp_front.auth import header
-from oubliette.mcp_front.ports import pages, tunnel
 from oubliette.mcp_front.ports.exchange import BadAnswer, BadHead, NoAnswer, PortExchange
 from oubliette.mcp_front.ports.headers import COOKIE, cookies_of, is_foreign, to_container
 from oubliette.mcp_front.ports.host_names import PortHosts
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from oubliette.actors.ports.messages import GuestStream
     from oubliette.mcp_front.auth import AuthenticatedKey, Authenticator
     from oubliette.mcp_front.ports.connections import PortConnections
+    from oubliette.mcp_front.ports.headers import Headers
+    from oubliette.mcp_front.transport.taken_connection import TakenConnection
 
 OPEN_PATH: Final = "/.oubliette/open"
 OWN_PATHS: Final = "/.oubliette/"
@@ -79,13 +82,13 @@ class PortSite:
             if scope["path"] == OPEN_PATH:
                 await self._let_in(name, scope, send)
             elif scope["path"].startswith(OWN_PATHS):
-                await pages.show(send, 404, "There is nothing at this path.")
+                await show_page(send, 404, "There is nothing at this path.")
             else:
                 await self._forward(name, scope, receive, send)
         except (NotFound, ActorDead) as error:
-            await pages.show(send, 421, _sentence(error))
+            await show_page(send, 421, _sentence(error))
         except OublietteError as error:
-            await pages.show(send, 502, _sentence(error))
+            await show_page(send, 502, _sentence(error))
 
     def key_ended(self, token_id: str) -> None:
         """End what was let in by a key that is not valid any more."""
@@ -94,21 +97,21 @@ class PortSite:
     async def _let_in(self, name: str, scope: Scope, send: Send) -> None:
         """Exchange the token of a link for a cookie of this host name."""
         if scope["method"] != "GET":
-            await pages.show(send, 405, "Links are opened by GET.", [(b"allow", b"GET")])
+            await show_page(send, 405, "Links are opened by GET.", [(b"allow", b"GET")])
             return
         if header(scope["headers"], b"sec-purpose") is not None:  # a guess of the browser's
-            await pages.show(send, 503, "This link is valid once, and is not prefetched.")
+            await show_page(send, 503, "This link is valid once, and is not prefetched.")
             return
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         owner = await self.connections.owner(name)
         made = await owner.ask(RedeemToken(name=name, token=token))
         if made is None:
-            await pages.show(send, 403, _USED_UP)
+            await show_page(send, 403, _USED_UP)
             return
         cookie = f"{COOKIE.decode()}={made.value}; Path=/; HttpOnly; SameSite=Lax"
         cookie += f"; Max-Age={int(made.seconds)}" + ("; Secure" if self.hosts.secure else "")
         where = [(b"location", b"/"), (b"set-cookie", cookie.encode())]
-        await pages.show(send, 303, "The port is open for this browser.", where)
+        await show_page(send, 303, "The port is open for this browser.", where)
 
     async def _visitor(self, scope: Scope) -> _Visitor:
         """Return what the request presents.
@@ -127,7 +130,7 @@ class PortSite:
         try:
             visitor = await self._visitor(scope)
             if visitor.key is None and is_foreign(scope["method"], scope["headers"]):
-                await pages.show(send, 403, "A page of another origin may not use this port.")
+                await show_page(send, 403, "A page of another origin may not use this port.")
                 return
             connection = connection_of(scope)
             wanted = _wanted(name, visitor, connection.table.share)
@@ -135,11 +138,11 @@ class PortSite:
                 connection.admitted(stream.principal)  # its cookie is as good as a key
                 await self._exchange(stream, visitor, scope, receive, send)
         except Unauthenticated:
-            await pages.show(send, 401, _NOT_LET_IN, [(b"www-authenticate", b"Bearer")])
+            await show_page(send, 401, _NOT_LET_IN, [(b"www-authenticate", b"Bearer")])
         except Forbidden as error:
-            await pages.show(send, 403, _sentence(error))
+            await show_page(send, 403, _sentence(error))
         except LimitExceeded as error:
-            await pages.show(send, 503, _sentence(error), [(b"retry-after", b"1")])
+            await show_page(send, 503, _sentence(error), [(b"retry-after", b"1")])
 
     async def _exchange(
         self, stream: GuestStream, visitor: _Visitor, scope: Scope, receive: Receive, send: Send
@@ -161,9 +164,9 @@ class PortSite:
                 return
             consent = await exchange.upgrade(headers, protocol)
             if consent is not None:
-                await tunnel.carry(connection.take_over(), stream, b"".join(consent))
+                await carry(connection.take_over(), stream, b"".join(consent))
         except BadHead as error:
-            await pages.show(send, 400, _sentence(error))
+            await show_page(send, 400, _sentence(error))
         except (BadAnswer, ConnectionError) as error:
             log.info("bad answer of a port", port=stream.port, reason=str(error))
             if isinstance(error, BadAnswer) and error.begun:
@@ -173,7 +176,7 @@ class PortSite:
             late = isinstance(error, NoAnswer)
             how = "in time" if late else "in HTTP"
             said = f"What listens on port {stream.port} in the container does not answer {how}."
-            await pages.show(send, 504 if late else 502, said)
+            await show_page(send, 504 if late else 502, said)
 
 
 def _wanted(name: str, visitor: _Visitor, share: int) -> OpenConnection:
@@ -201,3 +204,67 @@ def _sentence(error: Exception) -> str:
     """The text of an error as a sentence, with its remedy."""
     text = str(error)
     return f"{text[:1].upper()}{text[1:]}."
+
+
+TITLES: Final = {
+    303: "Open",
+    400: "Bad request",
+    401: "Not let in",
+    403: "Refused",
+    404: "Not found",
+    405: "Method not allowed",
+    421: "Not here",
+    502: "Nothing answers",
+    503: "Not now",
+    504: "Nothing answers in time",
+}
+
+
+async def show_page(send: Send, status: int, sentence: str, headers: Headers | None = None) -> None:
+    """Answer with a page that states the reason."""
+    title = TITLES[status]
+    body = (
+        f"<!doctype html><meta charset=utf-8><title>{status} {title}</title>"
+        f"<h1>{title}</h1><p>{escape(sentence)}</p>\n"
+    ).encode()
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [
+                (b"content-type", b"text/html; charset=utf-8"),
+                (b"content-length", str(len(body)).encode()),
+                (b"content-security-policy", b"default-src 'none'"),
+                (b"cache-control", b"no-store"),
+                (b"referrer-policy", b"no-referrer"),
+                *(headers or []),
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+PIECE: Final = 64 * 1024  # bytes
+
+
+async def carry(browser: TakenConnection, stream: GuestStream, first: bytes) -> None:
+    """Carry bytes both ways until either side ends; what it sent before is still delivered."""
+
+    async def upload() -> None:
+        while data := await browser.read(PIECE):
+            stream.writer.write(data)
+            await stream.writer.drain()
+
+    async def download() -> None:
+        await browser.write(first)
+        while data := await stream.reader.read(PIECE):
+            await browser.write(data)
+
+    both = {asyncio.create_task(upload()), asyncio.create_task(download())}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in both:
+            task.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+        browser.close()

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, Protocol
 
 from oubliette.errors import OublietteError
 from oubliette.failpoints import failpoint
-from oubliette.runtime.store.checkpointer import Checkpointer
 from oubliette.runtime.store.errors import storage_fault
 from oubliette.runtime.store.execute import perform
 from oubliette.runtime.store.operations import DeleteSessionEvents, PurgeSession
@@ -244,3 +245,58 @@ def _answerable(error: Exception) -> Exception:
     if not isinstance(error, OublietteError):
         _log.error("a write failed for a reason that is ours", exc_info=error)
     return error
+
+
+CHANGES: Final = 500
+"""Rows written between two checkpoints; about 1000 pages for usual events."""
+
+
+class Checkpointer:
+    """Thread that checkpoints the write-ahead log, so that no commit waits for it.
+
+    SQLite would do it within a commit, with fsync, every 1000 pages. The writer's connection keeps
+    a high threshold in case this thread falls behind. Does nothing for an in-memory database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queue: SimpleQueue[bool] = SimpleQueue()
+        self._done = 0
+        """`total_changes` at the last wake-up."""
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread; once."""
+        if self._database.path is not None:
+            self._thread = threading.Thread(
+                target=self._run, name="oubliette-checkpoint", daemon=True
+            )
+            self._thread.start()
+
+    def committed(self, total_changes: int) -> None:
+        """Note a commit of the writer, whose connection has changed this many rows in total."""
+        if total_changes < self._done:
+            self._done = 0  # a new connection
+        if total_changes - self._done >= CHANGES:
+            self._done = total_changes
+            self._queue.put(True)
+
+    def close(self) -> None:
+        """End the thread, after a checkpoint in progress."""
+        if self._thread is not None:
+            self._queue.put(False)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while self._queue.get():
+            try:
+                if connection is None:
+                    connection = self._database.connect()
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            except sqlite3.Error as error:
+                # The writer gets the same error and reports it; until then the log only grows
+                _log.warning("checkpoint failed: %s", error)
+        if connection is not None:
+            self._database.release(connection)

@@ -11,7 +11,6 @@ from oubliette import ids
 from oubliette.actors.container.guest_connection import GuestConnectionState
 from oubliette.actors.container.messages import Acquire, Release
 from oubliette.actors.ports.actor import PortsActor
-from oubliette.actors.ports.grants import LINK_SECONDS, MOST, PortGrants
 from oubliette.actors.ports.messages import (
     PORTS,
     ClosePort,
@@ -22,6 +21,7 @@ from oubliette.actors.ports.messages import (
     PortLink,
     RedeemToken,
 )
+from oubliette.actors.ports.open_port import LINK_SECONDS, MOST, PortGrants
 from oubliette.actors.session.messages import NoteEvent
 from oubliette.config.schema import Config, PortsConfig
 from oubliette.errors import Conflict, Forbidden, LimitExceeded, NotFound, Unauthenticated

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from oubliette.config.loader import load
-from oubliette.node.needs import needs_of, needs_of_new
+from oubliette.node.homes import needs_of, needs_of_new
 from oubliette.records import Project
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from oubliette.runtime.repositories.merging.ignored_paths import GITIGNORE, ignored
+from oubliette.runtime.repositories.merging.laid_out import lay_out
 from oubliette.runtime.repositories.merging.lfs_files import (
     LFS_REASON,
     base_pointers,
@@ -21,10 +22,11 @@ from oubliette.runtime.repositories.merging.lfs_files import (
     written_content,
 )
 from oubliette.runtime.repositories.merging.stored_forms import GITATTRIBUTES, store_forms
+from oubliette.runtime.snapshots.git_program import git_failure
 from oubliette.runtime.snapshots.workspace.tree_table import placed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from oubliette.runtime.repositories.lfs_pointers import LfsPointer
@@ -247,3 +249,42 @@ def _last(path: bytes) -> bytes:
 def _digest(file: Path) -> str:
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+GITIGNORE: Final = b".gitignore"
+MAX_BYTES: Final = 1 << 20
+"""Largest `.gitignore` that is read."""
+_NONE: Final = 1
+"""Exit code of git where no path is ignored."""
+
+
+async def ignored(
+    room: MergeRoom, rules: Mapping[bytes, str], paths: Collection[bytes]
+) -> set[bytes]:
+    """Return those of the paths that are ignored.
+
+    Args:
+        room: Has the contents.
+        rules: Path of each `.gitignore` that is a file, and the name of its content.
+        paths: Paths of files.
+
+    Raises:
+        RuntimeFailure: git failed.
+        DeadlineExceeded: it takes too long.
+    """
+    if not rules or not paths:
+        return set()
+    folder = room.folder / f"rules-{secrets.token_hex(4)}"
+    await lay_out(room, folder, rules, MAX_BYTES)
+    more = {"GIT_WORK_TREE": str(folder), "GIT_LITERAL_PATHSPECS": None, "GIT_INDEX_FILE": None}
+    # A leading ./ keeps git from reading :(…) in a name as more than a name.
+    given = b"".join(b"./%s\0" % path for path in sorted(paths))
+    done = await room.try_run(
+        *("-C", str(folder), "-c", "core.bare=false", "-c", "core.excludesFile=/dev/null"),
+        *("check-ignore", "-z", "--stdin", "--no-index"),
+        given=given,
+        more=more,
+    )
+    if done.code not in {0, _NONE}:
+        raise git_failure("check-ignore", done)
+    return {each.removeprefix(b"./") for each in done.output.split(b"\0") if each}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import psycopg
@@ -11,7 +13,6 @@ from psycopg import errors
 from oubliette.errors import InvalidParameter
 from oubliette.runtime.store.errors import StorageFault, UniqueClash
 from oubliette.runtime.store.postgres.fence import refusal
-from oubliette.runtime.store.postgres.sql_text import numbered, translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -166,3 +167,42 @@ class PostgresRows:
     def __iter__(self) -> Iterator[Any]:
         with translated_errors():
             yield from self._cursor
+
+
+_PARAMETER: Final = re.compile(r"\?(\d*)|(?<![:\w]):([a-z_]+)|%|'[^']*'")
+_SPELLINGS: Final = (
+    (re.compile(r" INDEXED BY \w+"), ""),
+    (re.compile(r"\b(ORDER BY|WHERE) \+"), r"\1 "),
+    (re.compile(r"\binstr\("), "strpos("),
+    (re.compile(r" IS (\?\d*)"), r" IS NOT DISTINCT FROM \1"),
+    (re.compile(r"\bBLOB\b"), "BYTEA"),
+)
+
+
+@cache
+def translated(sql: str) -> str:
+    """The statement, which is SQLite's, in PostgreSQL's spelling and with psycopg's placeholders.
+
+    A statement that differs in more than what is listed here has a text of its own. Numbered
+    parameters become names (`p1`), so that one value can be used twice; see `bound`.
+    """
+    for pattern, replacement in _SPELLINGS:
+        sql = pattern.sub(replacement, sql)
+
+    def placeholder(match: re.Match[str]) -> str:
+        whole, number, name = match[0], match[1], match[2]
+        if whole == "%":
+            return "%%"
+        if whole.startswith("'"):
+            return whole.replace("%", "%%")
+        if name:
+            return f"%({name})s"
+        return f"%(p{number})s" if number else "%s"
+
+    return _PARAMETER.sub(placeholder, sql)
+
+
+@cache
+def numbered(sql: str) -> bool:
+    """Whether the statement's parameters are numbered (`?1`)."""
+    return re.search(r"\?\d", sql) is not None

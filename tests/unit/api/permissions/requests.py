@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from oubliette.actors.session.permissions import Permissions, TreePlace
 from oubliette.api.events import PermissionRequest, decode_event
-from oubliette.runtime.agents.acp.permission import asks_for
+from oubliette.runtime.agents.acp.adapter import asks_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from oubliette.records import ProjectRepository
-from oubliette.runtime.repositories import git_errors, push_errors
+from oubliette.runtime.repositories import branch_push, git_errors
 from oubliette.runtime.repositories.branch_push import BranchPush
 from tests.git_hosts import commit, git
 from tests.unit.runtime.repositories.conftest import PROJECT
@@ -32,19 +32,19 @@ SAID = [
     (
         "remote: error: GH006: Protected branch update failed for refs/heads/main.\n"
         " ! [remote rejected] main -> main (protected branch hook declined)",
-        push_errors.BranchProtected,
+        branch_push.BranchProtected,
         "git.example has a rule against this change of the branch",
     ),
     (
         "remote: GitLab: You are not allowed to push code to protected branches on this project.\n"
         " ! [remote rejected] main -> main (pre-receive hook declined)",
-        push_errors.BranchProtected,
+        branch_push.BranchProtected,
         "propose the change there",
     ),
     (
         "remote: error: GH013: Repository rule violations found\nremote: - GITHUB PUSH PROTECTION\n"
         "remote: - Push cannot contain secrets",
-        push_errors.BranchProtected,
+        branch_push.BranchProtected,
         "has found a secret in what is pushed",
     ),
     (
@@ -84,7 +84,7 @@ SAID = [
 
 @pytest.mark.parametrize(("output", "kind", "words"), SAID, ids=[each[2][:40] for each in SAID])
 def test_a_refusal_is_told_with_a_remedy(output: str, kind: type, words: str) -> None:
-    error = push_errors.push_error(output, where=WHERE, host="git.example", doing="the push")
+    error = branch_push.push_error(output, where=WHERE, host="git.example", doing="the push")
     assert type(error) is kind
     assert words in str(error)
     assert error.hint

@@ -11,7 +11,7 @@ import pytest
 
 from oubliette.runtime.store import operations, queries
 from oubliette.runtime.store.log_order import EVENTS
-from oubliette.runtime.store.postgres import log_read, log_tail
+from oubliette.runtime.store.postgres import log_tail
 from oubliette.runtime.store.postgres.log_tail import LogTail
 from tests.unit.runtime.store.conftest import WAIT, Store
 from tests.unit.runtime.store.postgres.cutting_proxy import CuttingProxy
@@ -175,10 +175,10 @@ def test_a_tail_is_woken_by_the_writer_of_its_process_and_notified_by_others(
 def test_a_read_of_the_tail_is_limited_and_ends_at_the_horizon(store):
     store.write(operations.AppendEvents(tuple(mine(index) for index in range(2000))))
     with contextlib.closing(store.database.connect_read_only()) as connection:
-        head = log_read.head_of_log(connection).cursor
-        found = log_read.read_on(connection, 0)
+        head = log_tail.head_of_log(connection).cursor
+        found = log_tail.read_on(connection, 0)
         assert (len(found.events), found.more, found.held) == (queries.MAX_EVENTS, True, False)
-        rest = log_read.read_on(connection, head)
+        rest = log_tail.read_on(connection, head)
         assert (rest.events, rest.cursor >= head, rest.more, rest.held) == ([], True, False, False)
 
 

@@ -127,7 +127,6 @@ class ControlHeader(_Record):
         self.nonce = nonce
 
     def line(self) -> bytes:
-        """The header line, newline included."""
         return _line([HOST, str(self.version), self.nonce])
 
 

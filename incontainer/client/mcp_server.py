@@ -86,7 +86,6 @@ class StdioMcpServer:
     # Interface for the rest of the client
 
     def answer_list(self, request: AgentRequest, entries: list[Json]) -> None:
-        """Answer `tools/list`."""
         self._listed = True
         fresh: Json = {"ttlMs": 0, "cacheScope": "private"} if request.modern else {}
         request.answer({"tools": entries, **fresh})
@@ -114,7 +113,6 @@ class StdioMcpServer:
         return self._listed and (self._initialized or bool(self._subscriptions))
 
     def notify(self, method: str, params: Json | None) -> None:
-        """Send a notification."""
         note: Json = {"jsonrpc": "2.0", "method": method}
         if params is not None:
             note["params"] = params
@@ -131,7 +129,6 @@ class StdioMcpServer:
         self._write(line)
 
     def settled(self, request: AgentRequest) -> bool:
-        """Close a request; False if it was closed already."""
         key = (type(request.request_id), request.request_id)
         if self._open.get(key) is not request:
             return False

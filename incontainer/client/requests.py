@@ -15,13 +15,9 @@ if TYPE_CHECKING:
     class Answerer(Protocol):
         """Methods that a request needs of the server that read it."""
 
-        def send(self, message: object) -> None:
-            """Write one message."""
-            ...
+        def send(self, message: object) -> None: ...
 
-        def notify(self, method: str, params: Json | None) -> None:
-            """Write a notification."""
-            ...
+        def notify(self, method: str, params: Json | None) -> None: ...
 
         def settled(self, request: AgentRequest) -> bool:
             """Close a request; False if it was closed already."""
@@ -92,7 +88,6 @@ class AgentRequest:
         self.on_cancel: Callable[[], None] | None = None
 
     def answer(self, result: Json) -> None:
-        """Send the result."""
         if self.modern:
             stamped = {META_SERVER: SERVER_INFO, **(as_object(result.get("_meta")) or {})}
             result = {"resultType": "complete", **result, "_meta": stamped}
@@ -131,7 +126,6 @@ class AgentRequest:
 def error_message(
     request_id: RequestId | None, code: int, message: str, data: object = None
 ) -> Json:
-    """A JSON-RPC error as an answer."""
     error: Json = {"code": code, "message": message}
     if data is not None:
         error["data"] = data

@@ -44,7 +44,6 @@ class CatalogTool:
 
     @property
     def name(self) -> str:
-        """Name by which the agent calls it."""
         return self.entry["name"]
 
     def accepts(self, field: str) -> bool:

@@ -65,7 +65,6 @@ class Place:
 
     @property
     def folder(self) -> int:
-        """Descriptor of the folder in which the name is."""
         return self._folders[-1]
 
     @property
@@ -79,7 +78,6 @@ class Place:
         return os.open(self.name or b".", flags, dir_fd=self.folder)
 
     def close(self) -> None:
-        """Close all folders of the path."""
         for folder in self._folders:
             os.close(folder)
         self._folders.clear()

@@ -108,7 +108,6 @@ class BarePairing:
         return 2 * len(self._pairs) + sum(map(len, queues))
 
     def close(self) -> None:
-        """Close all links."""
         for pair in list(self._pairs):
             pair.close()
         for queues in (self._up, self._down):

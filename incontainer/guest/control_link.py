@@ -62,7 +62,6 @@ class GuestControlLink:
         self.send({"challenge": self._challenge, "proof": proof, "boot": handler.boot})
 
     def send(self, value: dict[str, Any]) -> None:
-        """Send one object."""
         self._connection.send(wire.encode_json(value))
         if self._connection.buffered > UNREAD_LIMIT:
             self._connection.close()
@@ -135,11 +134,9 @@ class GuestControlLink:
         self._connection.finish()
 
     def answer(self, request: object, result: dict[str, Any]) -> None:
-        """Answer the request with that id."""
         self.send({"id": request, "ok": result})
 
     def answer_error(self, request: object, code: str, message: str) -> None:
-        """Answer the request with an error."""
         self.send({"id": request, "error": {"code": code, "message": message}})
 
     def drained(self) -> None:
@@ -147,7 +144,6 @@ class GuestControlLink:
         self._connection.resume()
 
     def closed(self) -> None:
-        """Report to the guest that the link is closed."""
         self._deadline.cancel()
         if self._proven:
             self._handler.left(self)

@@ -40,7 +40,6 @@ class HeaderReader:
         self.connection.piece = wire.MAX_HEADER  # never buffers more than one header
 
     def received(self, data: bytes) -> None:
-        """Process a piece of the header."""
         self._line += data
         end = self._line.find(b"\n") + 1
         if end == 0 and len(self._line) < wire.MAX_HEADER:

@@ -171,7 +171,6 @@ class LoopbackConnections:
             self._open.add(pair)
 
     def close(self) -> None:
-        """Close all connections."""
         for opening in list(self._opening):
             opening.link.close()
         for pair in list(self._open):

@@ -201,7 +201,6 @@ class Pairing:
     # For hello, stats and shutdown
 
     def sessions(self) -> list[dict[str, Any]]:
-        """The announced sessions as `hello` lists them."""
         return [
             {"session": session, "paired": expected.pair is not None}
             for session, expected in sorted(self._expected.items())
@@ -217,7 +216,6 @@ class Pairing:
         return count
 
     def close(self) -> None:
-        """Close all links."""
         for expected in list(self._expected.values()):
             self._cut(expected)
         self._bare.close()

@@ -29,7 +29,6 @@ def text(request: dict[str, Any], name: str) -> str:
 
 
 def word(request: dict[str, Any], name: str) -> str:
-    """A string valid in a header."""
     value = text(request, name)
     if len(value) > 256 or not value.isprintable() or " " in value:
         raise invalid(name, "1 to 256 printable characters without blanks are needed")
@@ -80,7 +79,6 @@ def mapping(request: dict[str, Any], name: str) -> dict[str, str]:
 
 
 def number(request: dict[str, Any], name: str, low: int, high: int) -> int:
-    """An integer from `low` to `high`."""
     value: object = request.get(name)
     if type(value) is not int or not low <= value <= high:
         raise invalid(name, f"a whole number from {low} to {high} is needed")

@@ -250,7 +250,6 @@ class GuestServer:
             self._orphan_timer.cancel()
 
     def hello(self) -> dict[str, Any]:
-        """The first event that the server receives."""
         return {
             "event": "hello",
             "versions": [wire.PROTOCOL_MIN, wire.PROTOCOL_MAX],
@@ -263,7 +262,6 @@ class GuestServer:
         }
 
     def request(self, link: GuestControlLink, request: dict[str, Any]) -> None:
-        """Carry out a request of the server."""
         perform(self, link, request)
 
     def left(self, link: GuestControlLink) -> None:

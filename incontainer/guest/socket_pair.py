@@ -155,7 +155,6 @@ class Pair:
         self._settle()
 
     def close(self) -> None:
-        """Close both sides."""
         if self.is_open:
             self.is_open = False
             for side in (self.upstream, self.downstream):

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     class Owner(Protocol):
         """Callbacks of a connection."""
 
-        def received(self, data: bytes) -> None:
-            """Process received bytes."""
-            ...
+        def received(self, data: bytes) -> None: ...
 
         def drained(self) -> None:
             """Continue: the kernel has taken all that was sent."""

@@ -39,7 +39,6 @@ class LoopTimer:
         self._cancelled = cancelled
 
     def cancel(self) -> None:
-        """Cancel the call."""
         if self.call is not None:
             self.call = None
             self._cancelled()

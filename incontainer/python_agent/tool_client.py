@@ -160,7 +160,6 @@ class ToolClient:
         return "\n".join(as_text(each.get("text")) for each in blocks if "text" in each), is_error
 
     async def close(self) -> None:
-        """End the client."""
         if self._process is not None:
             await self._process.close()
             self._process = None

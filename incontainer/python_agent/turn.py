@@ -151,7 +151,6 @@ class PythonTurn:
         return call_id
 
     def end_call(self, call_id: str, tool: str, result: object, *, is_error: bool) -> None:
-        """Log the end of a call."""
         fields: Json = {"tool": tool, "is_error": is_error, "result": result}
         self._emit("tool_result", {"call_id": call_id, **fields})
 

@@ -194,7 +194,6 @@ class McpClient:
         self._running()
 
     def close(self) -> None:
-        """End the server."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -44,9 +44,7 @@ class CallerBoard(Protocol):
     """
 
     @property
-    def node(self) -> str:
-        """Name of this node."""
-        ...
+    def node(self) -> str: ...
 
     @property
     def unsure_seconds(self) -> float:

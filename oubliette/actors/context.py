@@ -55,18 +55,14 @@ class ProjectHomes(Protocol):
     """Homes of projects among the nodes of a cluster, as this node knows them."""
 
     @property
-    def name(self) -> str:
-        """Name of this node."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def draining(self) -> bool:
         """Whether the node is drained: its projects are to move elsewhere."""
         ...
 
-    def ref(self, node: str, name: str) -> Ref:
-        """An actor of a node, by its name there."""
-        ...
+    def ref(self, node: str, name: str) -> Ref: ...
 
     async def home(self, project_id: str, *, needed: bool) -> str | None:
         """Return the node on which a project lives; None: this one, or none.
@@ -82,9 +78,7 @@ class ProjectHomes(Protocol):
         """Look a project's home up again at the next request."""
         ...
 
-    async def projects_here(self) -> frozenset[str]:
-        """The projects that have their home on this node."""
-        ...
+    async def projects_here(self) -> frozenset[str]: ...
 
     async def elsewhere(self, project_id: str) -> bool: ...
 

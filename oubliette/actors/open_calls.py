@@ -89,7 +89,6 @@ class OpenCallTable:
         return self._totals.get(principal, 0)
 
     def add(self, holder: Holder, request_id: str) -> None:
-        """Count an open call of a session."""
         if request_id not in holder.requests:
             holder.requests.add(request_id)
             self._totals[holder.principal] = self.total(holder.principal) + 1

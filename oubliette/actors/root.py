@@ -106,7 +106,6 @@ class CriticalActorMonitor(Actor):
         self._report = tell
 
     def on_start(self) -> None:
-        """Watch these actors."""
         for name in self._names:
             self.watch(self.system.ref(name))
 
@@ -135,7 +134,6 @@ async def end_sessions(context: ActorContext) -> None:
 
 
 async def remove_containers(context: ActorContext) -> None:
-    """Remove all containers of the server."""
 
     async def remove(container_id: str) -> None:
         try:

@@ -47,6 +47,5 @@ class SnapshotNews:
         )
 
     def forget(self, project_id: str) -> None:
-        """Forget a project."""
         for key in [key for key in self._news if key[0] == project_id]:
             del self._news[key]

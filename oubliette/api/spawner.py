@@ -37,7 +37,6 @@ class SpawnerBase:
         self._project_id = project_id
 
     def _fixed(self) -> dict[str, Any]:
-        """Return arguments of each spawn."""
         return {}
 
     def _was_spawned(self, session: Session) -> None:

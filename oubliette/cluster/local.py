@@ -99,7 +99,6 @@ class LocalCluster:
         return str(self._cluster.address)
 
     def close(self) -> None:
-        """End all processes of the cluster."""
         for name in reversed(self.nodes):
             self.nodes[name].kill_all_processes(check_alive=False, allow_graceful=False, wait=True)
         self.nodes.clear()

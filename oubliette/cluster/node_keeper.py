@@ -39,9 +39,7 @@ class NodeCalls(Protocol):
 
     def node_state(self, node: str) -> dict[str, Any]: ...
 
-    def has_machine(self, node: str) -> bool:
-        """Whether the machine of a node is alive."""
-        ...
+    def has_machine(self, node: str) -> bool: ...
 
     def start_node(self, start: NodeStart) -> dict[str, Any]:
         """Start a node, or find it."""

@@ -91,7 +91,6 @@ class RayTransport:
     # ------------------------------------------------------------ the port
     @property
     def node(self) -> str:
-        """Name of this node."""
         return self._node
 
     def start(self, receive: Receive, gone: Gone) -> None:
@@ -122,7 +121,6 @@ class RayTransport:
         return [] if reply == _NOTHING else _decode_reply(reply)
 
     async def close(self) -> None:
-        """End all connections."""
         peers = list(self._outgoing.values())
         self._outgoing.clear()
         notices = [peer.notice for peer in peers if peer.notice is not None]

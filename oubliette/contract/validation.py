@@ -71,7 +71,6 @@ def _check_fields(params: msgspec.Struct, prefix: str) -> None:
 
 @cache
 def checked_fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of `kind` with a check of `field_types.CHECKS`, and that check."""
     found: list[tuple[str, Any]] = []
     for name, hint in get_type_hints(kind, include_extras=True).items():
         for meta in _metas(hint):

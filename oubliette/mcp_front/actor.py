@@ -58,7 +58,6 @@ class FrontActor(Actor):
         self._on_loaded = on_loaded
 
     async def on_start(self) -> None:
-        """Accept connections."""
         await self._front.start()
         self.pipe_to_self(self._front.loaded(), ok=lambda _: FrontLoaded(), err=_fail)
         self.pipe_to_self(self._front.ended(), ok=lambda _: FrontEnded(), err=_fail)

@@ -149,7 +149,6 @@ class McpApp:
 
     @property
     def url(self) -> str:
-        """The URL that clients connect to."""
         return self._http.url
 
     def port_address(self, name: str) -> str:
@@ -158,7 +157,6 @@ class McpApp:
 
     @property
     def connections(self) -> frozenset[GuardedProtocol]:
-        """The open connections."""
         return self._http.connections
 
     async def start(self) -> str:

@@ -54,7 +54,6 @@ class SlotCounter:
         self.used[principal] += 1
 
     def give_back(self, principal: str) -> None:
-        """Give back a slot that was taken."""
         decrement(self.used, principal)
         if self._shares is not None:
             self._shares.give_back(self._scope(principal))
@@ -187,7 +186,6 @@ class Quotas:
             )
 
     def end_stream(self, principal: str) -> None:
-        """Give back the slot of a GET stream."""
         self._streams.give_back(principal)
 
     def take_listener(self, principal: str) -> ListenerSlot:

@@ -87,7 +87,6 @@ class Sdk:
         await asyncio.wait([self._ready])
 
     def start(self) -> None:
-        """Begin to import the SDK."""
         self._run = asyncio.get_running_loop().create_task(self._serve(), name="mcp sessions")
 
     async def ended(self) -> None:

@@ -29,7 +29,6 @@ class ToolAdapter:
         return found is not None and "http" in found.transports
 
     def streams(self, name: str) -> bool:
-        """Whether this tool may answer as a stream."""
         return registry.TABLE[name].streamed
 
     def list(self, context: CallContext) -> list[dict[str, Any]]:

@@ -82,7 +82,6 @@ class SharedCallerBoard:
 
     @property
     def node(self) -> str:
-        """Name of this node."""
         return self._fence.node
 
     @property
@@ -94,11 +93,9 @@ class SharedCallerBoard:
 
     # ------------------------------------------------------------ questions
     async def projects(self, principal: str, caller_id: str) -> list[str]:
-        """The projects for whose bound keys a caller has a place of its own."""
         return await self._ask(listener_rows.projects_of, principal, caller_id)
 
     async def read(self, principal: str, caller_id: str, project: str) -> SharedCaller | None:
-        """Return the state of a caller; None: no node knows it."""
         row = await self._ask(listener_rows.listener_of, principal, caller_id, project)
         return None if row is None else _shared(row)
 

@@ -153,14 +153,12 @@ class ClusterShares:
         return refused if refused > 0 else await self._held(scope, found)
 
     def take_anyway(self, scope: str, limit: ShareLimit) -> None:
-        """Take a unit that is given back, whether there is one or not."""
         found = self._scopes.get(scope) or self._known(scope, limit)
         found.share.take_anyway()
         if found.share.free < 0:
             self._settle_soon(scope)
 
     def give_back(self, scope: str) -> None:
-        """Give back a unit that was taken of a limit without a rate."""
         found = self._scopes[scope]
         found.share.give_back()
         found.admit(found.share.take)
@@ -180,7 +178,6 @@ class ClusterShares:
         return max(0.0, share.refused_for(now))
 
     async def _held(self, scope: str, found: _Scope) -> float | None:
-        """Wait for a unit."""
         future = found.wait()
         self._settle_soon(scope)
         try:

@@ -64,19 +64,16 @@ class ClusterHomes:
     # ------------------------------------------------------------ for calls of tools
     @property
     def name(self) -> str:
-        """Name of this node."""
         return self._membership.name
 
     @property
     def system(self) -> System:
-        """The actors of this node."""
         return self._system
 
     def ref(self, node: str, name: str) -> Ref:
         return self._system.ref(f"{node}!{name}")
 
     def forget(self, project_id: str) -> None:
-        """Look a project's home up again at the next call."""
         self._known.pop(project_id, None)
 
     def forget_homes_on(self, node: str) -> None:
@@ -175,7 +172,6 @@ class ClusterHomes:
     # ------------------------------------------------------------ for the projects of this node
     @property
     def draining(self) -> bool:
-        """Whether the node is drained: its projects are to move elsewhere."""
         return self._membership.draining
 
     async def projects_here(self) -> frozenset[str]:
@@ -303,11 +299,9 @@ class ClusterHomes:
         return sorted(self._taken)
 
     def lost_machine(self, session_id: str) -> str | None:
-        """The machine that a session was on, if that is gone and with it the session."""
         return self._lost.get(session_id)
 
     def session_ended(self, session_id: str) -> None:
-        """Forget the lost machine of a session that was ended for it."""
         self._lost.pop(session_id, None)
 
 

@@ -162,7 +162,6 @@ class ServerNode:
         self.membership.follow_gone(given_up)
 
     def _hold_copies(self, context: ActorContext) -> None:
-        """Hold copies of snapshots for the other nodes."""
         from oubliette.node.database_copies import CopyRecords
         from oubliette.node.held_copies import COPIES, HeldCopiesActor
 

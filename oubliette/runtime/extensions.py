@@ -28,12 +28,10 @@ class Extension(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name of the entry point."""
         return self.point.name
 
     @property
     def package(self) -> str:
-        """Name and version of the package."""
         if self.point.dist is None:
             return self.point.value
         return f"{self.point.dist.name} {self.point.dist.version}"

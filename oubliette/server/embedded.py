@@ -63,7 +63,6 @@ class LocalConnection:
 
     @property
     def server(self) -> Server:
-        """The running server."""
         return self._server
 
     async def call(

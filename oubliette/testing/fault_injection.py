@@ -227,7 +227,6 @@ def _on(loop: asyncio.AbstractEventLoop, look: Callable[[], T]) -> T:
 
 
 def _system(objects: list[Any]) -> Any:
-    """Return the System of the server."""
     return next(each.system for each in objects if isinstance(each, Actor))
 
 

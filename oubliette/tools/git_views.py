@@ -81,6 +81,5 @@ class ProjectViews:
     async def note(
         self, context: CallContext, project_id: str | None, outcome: str, seconds: float
     ) -> None:
-        """Log a request."""
         parts = (_AskedProject(project_id), None)
         await note_call(self._services, context, NOTED, outcome, seconds=seconds, parts=parts)

@@ -62,14 +62,10 @@ class HomeNodes(Protocol):
     """Machines of a cluster, and the homes of projects among them."""
 
     @property
-    def name(self) -> str:
-        """Name of this machine."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def system(self) -> System:
-        """The actors of this machine."""
-        ...
+    def system(self) -> System: ...
 
     async def home(self, project_id: str, *, needed: bool) -> str | None:
         """Return the machine on which a project lives; None: this one, or none.

@@ -278,7 +278,6 @@ async def carry_out(
 
 
 def _shown(error: Exception, tool: Tool) -> OublietteError:
-    """The error that the caller gets."""
     if isinstance(error, ActorDead):
         away = error.code == "peer_gone"  # its class is not loaded where there is one machine
         reason = f": {error.reason}" if error.reason else ""

@@ -36,14 +36,10 @@ class RequestReference(Protocol):
     """Parameters that name a request of a session."""
 
     @property
-    def session_id(self) -> str:
-        """The session that asks."""
-        ...
+    def session_id(self) -> str: ...
 
     @property
-    def request_id(self) -> str:
-        """The request."""
-        ...
+    def request_id(self) -> str: ...
 
 
 async def deliver(

@@ -63,7 +63,6 @@ class SessionOwnership(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def commits(store: Ref) -> Commit:
-    """A `Commit` that asks the StoreActor."""
     from oubliette.actors.store.actor import Transact
 
     async def commit(ops: tuple[Op, ...]) -> Result:
@@ -213,7 +212,6 @@ class ToolServices:
         return known
 
     def forget(self, session_id: str) -> None:
-        """Forget a purged session."""
         self._owned.pop(session_id, None)
 
 

@@ -94,7 +94,6 @@ class OpencodeBridge:
     # ------------------------------------------------------------------ the end
 
     def end(self) -> None:
-        """End the server, then the bridge."""
         if not self._ending:
             self._ending = True
             self._server.end()

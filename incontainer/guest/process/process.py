@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     class OutputReader(Protocol):
         """Attached link, notified when there may be something new to send."""
 
-        def pump(self) -> None:
-            """Send the available output."""
-            ...
+        def pump(self) -> None: ...
 
         def evict(self) -> None:
             """Close: a newer link has replaced this one."""
@@ -239,7 +237,6 @@ class GuestProcess:
         return linux.trees(members, tasks)
 
     def record(self) -> Event:
-        """The process as `hello` lists it."""
         return {
             "id": self.proc,
             "pid": self.pid,

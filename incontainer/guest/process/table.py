@@ -126,6 +126,5 @@ class ProcessTable:
                 return
 
     def close(self) -> None:
-        """Release all descriptors."""
         for process in self.all():
             process.discard()

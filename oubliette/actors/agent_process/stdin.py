@@ -74,7 +74,6 @@ class StdinHalf:
     # ------------------------------------------------------------------ frames in
 
     def submit(self, frame: StdinFrame) -> None:
-        """Add a frame of the session."""
         self._unaccepted[frame.seq] = frame
 
     def withdraw(self, seq: int) -> bool:

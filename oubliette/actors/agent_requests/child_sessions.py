@@ -190,7 +190,6 @@ class ChildCalls:
 
     @property
     def blocked(self) -> bool:
-        """Whether the agent waits for a child."""
         return any(call.wait for call in self._open.values())
 
     def _waiting(self) -> NotifyTree:

@@ -61,7 +61,6 @@ class RequestJobs:
         self._container = container
 
     def serve(self, request: ServeRequest) -> None:
-        """Work on a request."""
         match request.method:
             case "session_events":
                 self._answer(request.rpc, self._session_events(request))

@@ -24,7 +24,6 @@ class TurnInterrupt:
     """Reason for which the running turn is to fail; None if it is only interrupted."""
 
     def turn_ended(self) -> None:
-        """Forget all of it."""
         self.due = self.since = self.given_up = None
 
     def give_up(self, running: int | None, reason: str) -> int | None:

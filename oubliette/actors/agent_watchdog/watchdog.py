@@ -86,7 +86,6 @@ class AgentWatchdog:
         self._interrupt = TurnInterrupt()
 
     def overdue(self, message: Message, given: WatchInput) -> Effects:
-        """The effects of one of `DEADLINES`."""
         match message:
             case StartOverdue():
                 return self._start_overdue(message, given)
@@ -183,7 +182,6 @@ class AgentWatchdog:
         return effects
 
     def turn_ended(self) -> None:
-        """Stop watching."""
         self.silence.turn_ended()
         self._interrupt.turn_ended()
         self._turn_since = self._retry = None

@@ -121,7 +121,6 @@ class EventDelivery:
 
     @property
     def listened(self) -> bool:
-        """Whether a listener is open."""
         return bool(self._listeners)
 
     def restart(self, last: int, early: Iterable[Event] = ()) -> None:
@@ -148,7 +147,6 @@ class EventDelivery:
         self.serve_all()
 
     def take(self, message: Message) -> None:
-        """Take one of `DELIVERY_MESSAGES`."""
         match message:
             case WaitExpired():
                 self._wait_over(message)
@@ -172,7 +170,6 @@ class EventDelivery:
         listener.again = deque(e for e in again if listener.reaches(e, self._projects))
 
     def add(self, listener: Listener) -> None:
-        """Open a listener."""
         self._listeners[listener.id] = listener
 
     def end(self, listener: Listener, reason: str) -> None:

@@ -33,7 +33,6 @@ class PresenceByReach(dict[str | None, "CallerPresence"]):
 
     @property
     def held(self) -> bool:
-        """Whether a provider is open here."""
         return any(each.held for each in self.values())
 
     @property
@@ -74,7 +73,6 @@ class CallerPresence:
 
     @property
     def held(self) -> bool:
-        """Whether a provider is open here."""
         return bool(self._held)
 
     def held_elsewhere(self, now: float) -> bool:
@@ -89,7 +87,6 @@ class CallerPresence:
         return now < self.until()
 
     def opened(self, listener: str, *, stream: bool) -> None:
-        """Record that a provider is open."""
         self._held[listener] = stream
 
     def superseded(self, listener: str) -> None:

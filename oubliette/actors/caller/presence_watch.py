@@ -191,7 +191,6 @@ class PresenceWatch:
                 row.due()
 
     def opened(self, listener: Listener) -> None:
-        """Record that a provider is open."""
         self._presence.of(listener.project_id).opened(listener.id, stream=listener.kind == "stream")
 
     def superseded(self, listener: Listener) -> None:
@@ -226,7 +225,6 @@ class PresenceWatch:
         self.check()
 
     def untrack(self, request_id: str) -> None:
-        """Forget a request that was settled."""
         self._memory.tracked.pop(request_id, None)
 
     def check(self) -> None:

@@ -201,7 +201,6 @@ class SharedRow:
         self.compare()
 
     def answered(self, message: BoardAnswered) -> None:
-        """Take the board's answer."""
         self._asking = False
         self._away = False
         if message.row is None:

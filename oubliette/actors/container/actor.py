@@ -592,7 +592,6 @@ class ContainerActor(Actor):
 
 
 async def _answered(answer: Deferred, value: Awaitable[Any]) -> None:
-    """Answer with a value, or with why there is none."""
     try:
         answer.set(await value)
     except Exception as error:

@@ -51,7 +51,6 @@ class UploadPack:
         self.ended: Exit | None = None
 
     async def read(self) -> bytes:
-        """Return what it has written next; nothing at its end."""
         while self.ended is None and (item := await self._stream.read()) is not None:
             if isinstance(item, Exit):
                 self.ended = item
@@ -70,12 +69,10 @@ class UploadPack:
             await self._link.ack(self._proc, self._offsets[1], self._offsets[2])
 
     async def write(self, data: bytes) -> None:
-        """Give it more to read."""
         self._sent += 1
         await self._stream.write(self._sent, data)
 
     async def write_eof(self) -> None:
-        """End what it can read."""
         self._sent += 1
         with contextlib.suppress(OublietteError):  # it has ended before
             await self._stream.write_eof(self._sent)

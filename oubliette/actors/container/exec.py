@@ -40,7 +40,6 @@ class Kept:
         self._tail = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Add one more piece."""
         self.size += len(data)
         room = KEPT_BYTES - len(self._head)
         self._head += data[:room]

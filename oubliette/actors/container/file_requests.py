@@ -72,7 +72,6 @@ class FileRequests:
             self._run(self._serve())
 
     def refuse_all(self, error: OublietteError) -> None:
-        """Answer all that wait with an error."""
         while self._waiting:
             self._waiting.popleft()[1].set_error(error)
 

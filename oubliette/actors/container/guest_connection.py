@@ -47,7 +47,6 @@ class GuestConnectionState:
         self.link, self.info, self.why_lost, self.draining = None, info, None, False
 
     def opened(self, link: ControlLink, info: ContainerInfo) -> None:
-        """Record that a link is open."""
         self.link, self.info, self.why_lost = link, info, None
         self._wake()
 

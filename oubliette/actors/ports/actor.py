@@ -104,7 +104,6 @@ class PortsActor(Actor):
         """Id of a key that expires before a port which it has used → the second, and its timer."""
 
     def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Close all ports."""
         del reason, error
         for port in list(self._ports.values()):
             self._close(port, "the server stopped")

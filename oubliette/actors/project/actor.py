@@ -176,16 +176,13 @@ class ProjectActor(DynamicSupervisor):
         return [self.system.ref(f"{self.name}/{label}/container") for label in self.children]
 
     def unit_of(self, session: Session) -> Ref:
-        """Return the supervisor of the container of the session; start it if there is none."""
         return self._unit(self._key(session))
 
     def run_again(self, session: Session) -> None:
-        """Start the actor of a session that is live, unless its unit does so or has one."""
         sessions = self.system.ref(f"{self.unit_of(session).name}/sessions")
         sessions.tell(StartSession(session_id=session.id))
 
     async def check_workspace(self, workspace_id: str) -> None:
-        """Refuse what needs a workspace that cannot be used."""
         await self._folders.check(workspace_id)
 
     @handles(GetProblem)

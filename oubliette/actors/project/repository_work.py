@@ -64,7 +64,6 @@ class RepositoryAnswered(LocalMessage):
     error: OublietteError | None = None
 
     def give(self) -> None:
-        """Answer the request."""
         if self.error is None:
             self.answer.set(self.value)
         else:

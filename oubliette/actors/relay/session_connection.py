@@ -107,12 +107,10 @@ class SessionConnectionActor(Actor):
         """Monotonic second up to which the lines so far have used the link's rate."""
 
     async def on_start(self) -> None:
-        """Start to connect."""
         working_for.set(self._spec.principal)
         self._begin()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Close the connection."""
         del reason, error
         self._drop()
 

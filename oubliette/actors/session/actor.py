@@ -439,7 +439,6 @@ class SessionActor(Actor):
         )
 
     def _complete(self, outcome: TurnOutcome, text: str | None, source: str | None) -> None:
-        """End the running turn."""
         status = self.writer.record.status
         self._apply(self.state.complete(outcome, text, source, status))
         self._begin_turn()

@@ -219,7 +219,6 @@ class AgentMessages:
         self._active = active
 
     def take(self, message: Message) -> None:
-        """Take one of `AGENT_MESSAGES`."""
         match message:
             case AgentOutput():
                 self._said(message)

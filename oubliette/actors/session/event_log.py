@@ -155,7 +155,6 @@ class EventLog:
             answer.set(None)
 
     def take(self, message: Message) -> None:
-        """Handle one of `LOG_MESSAGES`."""
         match message:
             case LogCommitFailed():
                 self._commit_failed(message)

@@ -119,7 +119,6 @@ class EventWriter:
         return event
 
     def begun(self, turn: Turn) -> Turn:
-        """The turn as one that begins here."""
         return msgspec.structs.replace(
             turn,
             began_at=self._now(),

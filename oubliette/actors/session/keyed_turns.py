@@ -37,7 +37,6 @@ class KeyedTurn:
             self._waiting.append(request)
 
     def was_stored(self, answer: SubmittedTurn) -> None:
-        """Answer all that wait."""
         self.stored = answer
         waiting, self._waiting = self._waiting, []
         for request in waiting:

@@ -93,7 +93,6 @@ def turn_after(state: TurnState, step: TurnStep) -> TurnState:
 
 
 def may_follow(status: SessionStatus, following: SessionStatus) -> bool:
-    """Whether any step leads from `status` to `following`."""
     return any(
         before == status and after == following for (before, _), after in SESSION_STEPS.items()
     )

@@ -91,7 +91,6 @@ class Permissions:
 
     @property
     def waiting(self) -> bool:
-        """Whether a request is undecided."""
         return bool(self._open)
 
     def waits(self) -> Iterator[Wait]:

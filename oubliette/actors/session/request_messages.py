@@ -94,7 +94,6 @@ class RequestMessages:
         self._active = active
 
     def requested(self, message: LinkRequest, *, stopping: bool) -> None:
-        """Begin a request of the agent."""
         self._watchdog.silence.broken(self._actor.clock.monotonic())
         self._contacted(bare=message.bare)
         given = RequestInput(record=self._writer.record, now=self._now, stopping=stopping)

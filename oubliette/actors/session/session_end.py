@@ -72,13 +72,11 @@ class RequestedEnd:
         return (change,), "begin"
 
     def begin(self, record: Session, now: float) -> None:
-        """Begin the end that the record names."""
         self.reason, self.final = record.ending, record.ending_final
         self.since = now
 
     @property
     def end(self) -> EndOfSession:
-        """The end that follows from the request."""
         return EndOfSession("ended", "completed", self.reason or "session_end")
 
     def refusal(self, record: Session) -> Conflict:

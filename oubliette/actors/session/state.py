@@ -69,7 +69,6 @@ class SessionActorState:
 
     @property
     def turn(self) -> int | None:
-        """The number of the running turn."""
         return None if self.running is None else self.running.number
 
     @property

@@ -70,7 +70,6 @@ class TurnSnapshots:
 
     @property
     def awaited(self) -> bool:
-        """Whether the next turn waits for its snapshot."""
         return self._awaited is not None
 
     @property
@@ -90,7 +89,6 @@ class TurnSnapshots:
                 self._actor.after(self._wait_seconds, SnapshotOverdue(turn=turn))
 
     def turn_began(self, turn: int) -> None:
-        """Note the turn that runs."""
         self._running = turn
 
     def turn_over(self) -> int | None:

@@ -61,12 +61,10 @@ class DeliveryCycle:
         return self._page.messages[self._sent]
 
     def log_grew(self) -> Step:
-        """Events were committed."""
         self._grown = True
         return self._next()
 
     def page_read(self, page: SubscriptionPage) -> Step:
-        """A read succeeded."""
         self._busy = False
         self._grown = self._grown or page.more
         if page.messages:
@@ -91,7 +89,6 @@ class DeliveryCycle:
         return self._next()
 
     def stored(self) -> Step:
-        """The cursor is stored."""
         self._busy = self._unstored = False
         return self._next()
 

@@ -83,7 +83,6 @@ async def read_cursor(reader: Reader, name: str, source: LogSource) -> int | Non
 
 
 def shown(source: LogSource) -> str:
-    """The part of the log in words."""
     if source.session_id is not None:
         return f"the session {source.session_id}"
     return "all sessions" if source.project_id is None else f"the project {source.project_id}"

@@ -48,7 +48,6 @@ class SubscriptionsActor(DynamicSupervisor):
             self._start_subscription(name)
 
     def on_forgotten(self, name: str) -> None:
-        """Forget a subscription that has ended."""
         self._table.open.pop(name, None)
 
     @handles(OpenSubscription)

@@ -99,7 +99,6 @@ class TreesActor(DynamicSupervisor):
         """Number of projects that have begun to get another home."""
 
     async def on_start(self) -> None:  # type: ignore[override]
-        """Open the live trees."""
         super().on_start()
         for found in await self._live():
             await self._open_found(found)
@@ -211,7 +210,6 @@ class TreesActor(DynamicSupervisor):
         message.answer.set(None)
 
     def on_forgotten(self, name: str) -> None:
-        """Forget a tree that has ended."""
         project_id = self._counted.pop(name, None)
         if project_id is not None and self._context.homes is not None:
             self._look_at(project_id)

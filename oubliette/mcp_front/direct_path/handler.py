@@ -255,7 +255,6 @@ class _KeepAlives:
             self._timer = loop.call_at(at, self._begin, context=Context())
 
     def remove(self, stream: _Stream) -> None:
-        """Remove a stream whose call has ended."""
         self._due.pop(stream, None)
 
     def stop(self) -> None:

@@ -136,7 +136,6 @@ class GetStreams:
             self._start(session, caller_id)
 
     def ended(self, session_id: str) -> None:
-        """Forget an MCP session that has ended."""
         self._sessions.pop(session_id, None)
 
     async def stop(self) -> None:

@@ -80,7 +80,6 @@ class GitHttp:
             await asyncio.wait(self._running)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request of a client of git."""
         if self._stopping:
             await _answer_text(send, 503, "server stopping")
             return

@@ -39,6 +39,5 @@ def open_to(origin: bytes, send: Send) -> Send:
 
 
 async def answer_preflight(send: Send) -> None:
-    """Answer a preflight request."""
     await send({"type": "http.response.start", "status": 204, "headers": [*_PREFLIGHT]})
     await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -196,7 +196,6 @@ class GuardedProtocol(_Parsing):
         return bool(cycle.more_body) and not self._unhurried
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
         self.table.remove(self)
         self._enter(None)
         self._stop_stall_timer()

@@ -72,12 +72,10 @@ class HttpServer:
 
     @property
     def connections(self) -> frozenset[GuardedProtocol]:
-        """The open connections."""
         return frozenset(cast("set[GuardedProtocol]", self._uvicorn.server_state.connections))
 
     @property
     def url(self) -> str:
-        """The URL that clients connect to."""
         host, port = self.address
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
         return f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
@@ -109,7 +107,6 @@ class HttpServer:
         self._socket = listener
 
     async def start(self) -> None:
-        """Accept connections."""
         if self._socket is None:
             self.bind()
         assert self._socket is not None

@@ -72,7 +72,6 @@ class HttptoolsConnection(HttpToolsProtocol):
 
     # ------------------------------------------------------------ bytes
     def data_received(self, data: bytes) -> None:
-        """Process received bytes."""
         self._unset_keepalive_if_required()
         if self._last:
             return
@@ -181,7 +180,6 @@ class HttptoolsConnection(HttpToolsProtocol):
 
     # ------------------------------------------------------------ the parser's callbacks
     def on_message_begin(self) -> None:
-        """Begin a head."""
         if self._answering():
             raise _Refused
         self._at = "head"
@@ -205,7 +203,6 @@ class HttptoolsConnection(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Begin to answer."""
         version = self.parser.get_http_version()
         if version not in _VERSIONS or self._hosts > 1 or (version == "1.1" and not self._hosts):
             raise _Refused
@@ -219,12 +216,10 @@ class HttptoolsConnection(HttpToolsProtocol):
         self._idle_bytes = 0
 
     def on_body(self, body: bytes) -> None:
-        """Add a piece of the body."""
         self._idle_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request."""
         self._at = "start"
         super().on_message_complete()
 

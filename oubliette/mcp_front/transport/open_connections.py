@@ -19,9 +19,7 @@ class CountedConnection(Protocol):
     """A connection, as far as it concerns their number."""
 
     @property
-    def transport(self) -> asyncio.Transport:
-        """Its transport."""
-        ...
+    def transport(self) -> asyncio.Transport: ...
 
     @property
     def unused(self) -> bool:

@@ -23,12 +23,10 @@ class TakenConnection:
         flow.resume_reading()
 
     def received(self, data: bytes) -> None:
-        """Take bytes of the browser."""
         if data:
             self._reader.feed_data(data)
 
     def lost(self) -> None:
-        """Note that the connection has ended."""
         self._reader.feed_eof()
 
     async def read(self, most: int) -> bytes:

@@ -43,7 +43,6 @@ def views(config: AgentConfig) -> dict[str, bytes]:
 
 
 def opencode_server(server: McpServer) -> dict[str, Any]:
-    """Return it in the format of `opencode.json`."""
     server = server.filled(_named("{{env:{}}}"))
     if server.url is not None:
         return {"type": "remote", "url": server.url, "headers": server.headers}

@@ -103,7 +103,6 @@ class Executor:
             await self._write(data)
 
     async def answer(self, request_id: str, *, allow: bool, reason: str = "") -> None:
-        """Answer a `permission_request`."""
         decision = "allow" if allow else "deny"
         await self._write(self._adapter.permission(request_id, decision, reason))
 

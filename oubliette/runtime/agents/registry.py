@@ -157,7 +157,6 @@ async def _passed(
 
 
 def _runtime_of(agent: object) -> AgentRuntime:
-    """An agent, made by what stands for it."""
     if isinstance(agent, MakesAgent):
         return agent.agent_runtime()
     return cast("AgentRuntime", agent)

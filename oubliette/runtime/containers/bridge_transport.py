@@ -56,7 +56,6 @@ class BridgeTransport(asyncio.Transport):
     # ------------------------------------------------------------------ from the engine
 
     def output(self, kind: int, data: bytes) -> None:
-        """Process bytes of the bridge."""
         if kind == STDERR:
             self._aside(data)
         elif self._greeted:
@@ -125,13 +124,11 @@ class BridgeTransport(asyncio.Transport):
         self._upper.pause_writing()
 
     def resume_writing(self) -> None:
-        """Resume the user's writes."""
         self._upper.resume_writing()
 
     # ------------------------------------------------------------------ from the user
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send it as one piece."""
         if self._lower is None or self._lost or not data:
             return
         if self._eof_sent:
@@ -173,7 +170,6 @@ class BridgeTransport(asyncio.Transport):
             self._lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resume reading."""
         if self._lower is not None and not self._closing:
             self._lower.resume_reading()
 
@@ -184,11 +180,9 @@ class BridgeTransport(asyncio.Transport):
         return 0 if self._lower is None else self._lower.get_write_buffer_size()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """The limits at which `drain` waits."""
         return (0, 0) if self._lower is None else self._lower.get_write_buffer_limits()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set the limits at which `drain` waits."""
         if self._lower is not None:
             self._lower.set_write_buffer_limits(high, low)
 

@@ -69,7 +69,6 @@ def name_of(container_id: str) -> str:
 
 
 def state_of(now: Mapping[str, Any]) -> ContainerState:
-    """The state in `State` of an inspection."""
     return _STATES.get(str(now.get("Status")), "unknown")
 
 
@@ -82,7 +81,6 @@ def seconds(text: object) -> float | None:
 
 
 def write_spec(spec: ContainerSpec) -> str:
-    """The value of `LABEL_MADE_OF`."""
     return encoder.encode(spec).decode()
 
 

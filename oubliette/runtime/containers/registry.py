@@ -177,7 +177,6 @@ def lookup(name: str) -> RuntimeSpec | None:
 
 
 def known() -> tuple[RuntimeSpec, ...]:
-    """All runtimes, those of programs too."""
     return (*installed().specs.values(), *_passed)
 
 

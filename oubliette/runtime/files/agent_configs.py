@@ -91,13 +91,11 @@ class AgentConfigs:
         return config
 
     def remove_project(self, project_id: str) -> None:
-        """Remove the files of a project."""
         self.projects.mkdir(mode=0o700, parents=True, exist_ok=True)
         with safe_files.opened(self.projects) as folder:
             safe_files.remove(folder, project_id)
 
     def remove_workspace(self, project_id: str, workspace_id: str) -> None:
-        """Remove the file of a workspace."""
         with self._kept(project_id, "workspaces") as folder:
             safe_files.remove(folder, workspace_id)
 

@@ -112,7 +112,6 @@ class HomeLock:
         file_locks.hold(fd)
 
     def release(self) -> None:
-        """Release the lock."""
         if self._fd >= 0:
             file_locks.release(self._fd)
             self._fd = -1

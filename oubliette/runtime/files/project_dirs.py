@@ -111,7 +111,6 @@ class Folders:
                     safe_files.remove(fd, name)
 
     def remove_spool(self, container_id: str) -> None:
-        """Remove the spool of a removed container."""
         with contextlib.suppress(FileNotFoundError), safe_files.opened(self.spools) as fd:
             safe_files.remove(fd, container_id)
 

@@ -48,7 +48,6 @@ class RemovalWatch:
             raise
 
     def close(self) -> None:
-        """End the watch."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

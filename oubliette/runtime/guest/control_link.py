@@ -136,7 +136,6 @@ class ControlLink:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the link has ended."""
         return self._closed.is_set()
 
     async def closed(self) -> OublietteError | None:

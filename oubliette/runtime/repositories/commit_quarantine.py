@@ -47,9 +47,7 @@ class ByteChannel(Protocol):
         """Return what it has written next; nothing at its end."""
         ...
 
-    async def write(self, data: bytes) -> None:
-        """Give it more to read."""
-        ...
+    async def write(self, data: bytes) -> None: ...
 
     async def write_eof(self) -> None:
         """End what it can read."""

@@ -78,12 +78,10 @@ class RemoteAccess:
 
     @property
     def local(self) -> bool:
-        """Whether it is a folder of this machine."""
         return self.address.startswith("/")
 
     @property
     def shown(self) -> str:
-        """The address as it may be shown."""
         return without_password(self.address)
 
     @property

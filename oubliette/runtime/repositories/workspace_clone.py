@@ -99,7 +99,6 @@ class WorkspaceClone:
 
     @property
     def tree(self) -> str:
-        """The commit whose files it has."""
         return self._dirty or self._start
 
     async def make(self) -> Path:

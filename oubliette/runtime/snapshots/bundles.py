@@ -326,11 +326,6 @@ class BundledCopies:
             await self._parts.publish(name, empty)
 
     async def projects(self) -> list[str]:
-        """The projects that are deleted and have copies.
-
-        Raises:
-            OublietteError: the records cannot be reached.
-        """
         return await self._parts.projects()
 
     async def forget(self, project_id: str) -> None:

@@ -62,7 +62,6 @@ class CopyRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Size of all parts."""
         return sum(part.bytes for part in self.parts)
 
 

@@ -60,7 +60,6 @@ class SnapshotLabel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def message(self) -> str:
-        """The message of its commits."""
         trailers = {
             "Session": self.session_id,
             "Turn": str(self.turn),

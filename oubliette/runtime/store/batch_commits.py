@@ -72,13 +72,9 @@ class Commits(Protocol):
         """Whether there may be free pages to return to the file system."""
         ...
 
-    def start(self) -> None:
-        """Start what it needs."""
-        ...
+    def start(self) -> None: ...
 
-    def close(self) -> None:
-        """End that, and close the connection."""
-        ...
+    def close(self) -> None: ...
 
     def commit(self, batch: list[Request]) -> None:
         """Commit the batch; afterwards each request has its result or its error.
@@ -119,7 +115,6 @@ class BatchCommits:
         self._checkpointer = Checkpointer(database)
 
     def start(self) -> None:
-        """Start the thread that checkpoints."""
         self._checkpointer.start()
 
     def close(self) -> None:
@@ -128,11 +123,6 @@ class BatchCommits:
         self.disconnect()
 
     def commit(self, batch: list[Request]) -> None:
-        """Commit the batch; afterwards each request has its result or its error.
-
-        Raises:
-            sqlite3.Error, OSError: the storage failed; nothing was stored.
-        """
         with self._database.lock:
             connection = self._connected()
             try:
@@ -175,7 +165,6 @@ class BatchCommits:
         return self._connection
 
     def disconnect(self) -> None:
-        """Close the connection, which may be broken; the next commit opens another."""
         if self._connection is not None:
             try:
                 self._database.release(self._connection)
@@ -184,7 +173,6 @@ class BatchCommits:
             self._connection = None
 
     def probe(self) -> None:
-        """Write and delete a value, to check whether the storage works again."""
         with self._database.lock:
             connection = self._connected()
             try:
@@ -197,7 +185,6 @@ class BatchCommits:
                 raise
 
     def after_commit(self, batch: list[Request]) -> None:
-        """Run the follow-up work of a commit, after its requests are answered."""
         if self._connection is not None:
             self._checkpointer.committed(self._connection.total_changes)
         if not self.shrinkable and self._database.path is not None:

@@ -28,9 +28,7 @@ class Rows(Protocol):
 
     def fetchall(self) -> list[Any]: ...
 
-    def close(self) -> object:
-        """Discard the remaining rows."""
-        ...
+    def close(self) -> object: ...
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -38,13 +36,9 @@ class Rows(Protocol):
 class StoreConnection(Protocol):
     """Connection on which SQL is executed, with `?`, `?1` or `:name` for the parameters."""
 
-    def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows:
-        """Execute one statement."""
-        ...
+    def execute(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), /) -> Rows: ...
 
-    def close(self) -> object:
-        """Close the connection."""
-        ...
+    def close(self) -> object: ...
 
 
 class StoreDatabase(Protocol):
@@ -67,9 +61,7 @@ class StoreDatabase(Protocol):
 
     def connect_read_only(self) -> StoreConnection: ...
 
-    def release(self, connection: Any, /) -> None:
-        """Close a connection of this database."""
-        ...
+    def release(self, connection: Any, /) -> None: ...
 
     def interrupt(self, connection: Any, /) -> None:
         """Let a statement fail that another thread executes; call from any thread."""

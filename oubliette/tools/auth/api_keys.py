@@ -378,7 +378,6 @@ class ApiKeys:
             await self.revoke(token_id)
 
     async def end_session(self, session_id: str) -> None:
-        """Revoke the keys that were minted for this session."""
         await self._revoke_of([session_id])
 
     async def _revoke_of(self, session_ids: list[str]) -> None:

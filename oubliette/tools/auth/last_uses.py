@@ -41,7 +41,6 @@ class LastUses:
         return self._used.get(token_id)
 
     def forget(self, token_id: str) -> None:
-        """Forget a token."""
         self._used.pop(token_id, None)
         self._unwritten.pop(token_id, None)
 

@@ -54,7 +54,6 @@ def places(tool: Tool) -> tuple[Place, ...]:
 
 
 def answer(tool: Tool, scope: scopes.Scope, place: Place, transport: Transport) -> Answer:
-    """The answer to a key of this scope."""
     if transport not in tool.transports:
         return "no tool"
     if not tool.allowed(scope, transport):

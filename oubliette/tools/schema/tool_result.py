@@ -27,12 +27,10 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether the tool failed."""
         return self.raw is None
 
     @property
     def code(self) -> str | None:
-        """The `OublietteError.code` of an error."""
         return None if self.error is None else self.error["code"]
 
 

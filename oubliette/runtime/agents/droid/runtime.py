@@ -41,7 +41,6 @@ class DroidRuntime(ConfiguredProgram):
 
     @property
     def name(self) -> str:
-        """`droid`."""
         return "droid"
 
     @property

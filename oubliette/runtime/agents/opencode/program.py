@@ -143,7 +143,6 @@ class OpencodeAcpRuntime(OpencodeProgram):
 
     @property
     def name(self) -> str:
-        """`opencode-acp`."""
         return "opencode-acp"
 
     def command(self, session: AgentSession, inside: Inside) -> AgentCommand:

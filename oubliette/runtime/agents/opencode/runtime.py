@@ -25,7 +25,6 @@ class OpencodeRuntime(OpencodeProgram):
 
     @property
     def name(self) -> str:
-        """`opencode`."""
         return "opencode"
 
     @property

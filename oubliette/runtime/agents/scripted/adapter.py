@@ -99,7 +99,6 @@ class ScriptedRuntime(StreamExecution):
 
     @property
     def name(self) -> str:
-        """`scripted`."""
         return "scripted"
 
     @property

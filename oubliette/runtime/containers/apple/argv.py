@@ -185,12 +185,10 @@ def create(
 
 
 def execute(container: str, command: Sequence[str], *, stdin: bool = False) -> list[str]:
-    """Return `container exec`."""
     return ["exec", *(["--interactive"] if stdin else []), _positional(container), *command]
 
 
 def build(image: str, folder: Path, arguments: Mapping[str, str]) -> list[str]:
-    """Return `container build`."""
     argv = ["build", *option("--tag", image), "--progress", "plain"]
     argv += _each("--build-arg", (f"{name}={value}" for name, value in sorted(arguments.items())))
     return [*argv, _positional(str(folder))]

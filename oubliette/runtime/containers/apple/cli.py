@@ -149,7 +149,6 @@ class AppleCli:
 
 
 def explained(step: str, done: Done) -> OublietteError:
-    """The error that explains a failed call."""
     message = done.error_text
     low = message.lower()
     if "xpc connection error" in low or "container system start" in low:

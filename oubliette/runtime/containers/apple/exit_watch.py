@@ -85,7 +85,6 @@ class ExitWatch:
 
     @property
     def alive(self) -> bool:
-        """Whether the exec still runs."""
         return not self._ended.done()
 
     async def ready(self) -> bool:
@@ -98,7 +97,6 @@ class ExitWatch:
         await asyncio.wait({self._ended})
 
     async def close(self) -> None:
-        """End the exec."""
         self._ready.cancel()
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -88,12 +88,10 @@ class AppleRuntime(EngineRuntime[_AppleContainer, Seen]):
 
     @property
     def name(self) -> str:
-        """`apple`."""
         return "apple"
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities of this runtime."""
         return Capabilities(
             survives_server=True,
             sockets_cross=True,
@@ -119,7 +117,6 @@ class AppleRuntime(EngineRuntime[_AppleContainer, Seen]):
     # ------------------------------------------------------------------ images
 
     async def image(self, image: str) -> ImageInfo | None:
-        """Return what `container` reports of it."""
         return await self._services.image(image)
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:

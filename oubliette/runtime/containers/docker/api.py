@@ -20,7 +20,6 @@ def ping(api: Any) -> None:
 
 
 def start(api: Any, engine_id: str) -> None:
-    """Start a container."""
     api.start(engine_id)
 
 

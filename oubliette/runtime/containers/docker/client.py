@@ -88,7 +88,6 @@ class Engine:
 
     @property
     def where(self) -> str:
-        """Address for display."""
         try:
             return self.address.url
         except EngineMissing:
@@ -240,7 +239,6 @@ class Engine:
         return self._facts
 
     async def aclose(self) -> None:
-        """Close the connections."""
         api, self._api = self._api, None
         if api is not None:
             await asyncio.to_thread(api.close)

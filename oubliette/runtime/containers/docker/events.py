@@ -60,7 +60,6 @@ class EngineEvents:
         return future
 
     def drop(self, engine_id: str, future: asyncio.Future[None]) -> None:
-        """Remove the future of a waiter."""
         future.cancel()
         others = self._waiting.get(engine_id)
         if others is not None:
@@ -126,7 +125,6 @@ class EngineEvents:
             self._wake(str(actor.get("ID") or event.get("id") or ""))
 
     async def aclose(self) -> None:
-        """Stop reading."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

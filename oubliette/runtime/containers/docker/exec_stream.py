@@ -40,9 +40,7 @@ class ExecOutput(Protocol):
         """Pause writing: the buffer is full."""
         ...
 
-    def resume_writing(self) -> None:
-        """Resume writing."""
-        ...
+    def resume_writing(self) -> None: ...
 
 
 async def open_stream(

@@ -24,7 +24,6 @@ class ImageProgress:
         self._step = ""
 
     def feed(self, part: Mapping[str, Any]) -> None:
-        """Process one part of the stream."""
         status = str(part.get("status") or part.get("stream") or "").strip()
         layer = str(part.get("id") or "")
         detail: Mapping[str, Any] = part.get("progressDetail") or {}

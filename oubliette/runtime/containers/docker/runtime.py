@@ -172,7 +172,6 @@ class DockerRuntime(EngineRuntime[_DockerContainer, "Mapping[str, Any]"]):
         return await images.look(self._engine, image)
 
     async def pull(self, image: str, *, timeout: float, progress: Progress | None = None) -> None:
-        """Pull it from its registry."""
         await images.pull(self._engine, image, timeout=timeout, progress=progress)
 
     async def build(

@@ -200,7 +200,6 @@ def passwd(uid: int) -> bytes:
 
 
 def group(gid: int) -> bytes:
-    """The `/etc/group` for it."""
     lines = ["root:x:0:", "nogroup:x:65534:"]
     if gid not in {0, 65534}:
         lines.append(f"agent:x:{gid}:")

@@ -55,7 +55,6 @@ def is_alive(process: HostProcess) -> bool:
 
 
 def parent_and_session(pid: int) -> tuple[int, int] | None:
-    """Return parent's pid and session id of `pid`."""
     fields = _stat_fields(pid)
     return None if fields is None else (int(fields[1]), int(fields[3]))
 

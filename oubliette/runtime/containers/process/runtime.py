@@ -90,7 +90,6 @@ class ProcessRuntime:
 
     @property
     def name(self) -> str:
-        """`process`."""
         return "process"
 
     @property

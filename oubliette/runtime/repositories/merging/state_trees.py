@@ -143,7 +143,6 @@ class StateTrees:
     async def _pointers(
         self, base: dict[bytes, TreeEntry], paths: set[bytes]
     ) -> dict[bytes, LfsPointer]:
-        """The pointers that the base has at some of these paths."""
         entries = {path: base[path] for path in paths if path in base}
         files = {path: each.blob for path, each in entries.items() if each.mode in _FILES}
         return await base_pointers(self._room, files)

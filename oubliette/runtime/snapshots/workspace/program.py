@@ -55,7 +55,6 @@ class ImportStream:
         self._answers = answers
 
     def blob(self, data: bytes) -> None:
-        """Store a content."""
         self._commands.write(b"blob\n")
         self._data(data)
 

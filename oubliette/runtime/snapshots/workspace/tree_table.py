@@ -157,7 +157,6 @@ class Entry(NamedTuple):
 
     @property
     def git_mode(self) -> bytes:
-        """Its mode in a tree of git."""
         if self.kind == "link":
             return b"120000"
         return b"100755" if self.mode & 0o100 else b"100644"

@@ -87,11 +87,9 @@ class PostgresCommits:
         """Do nothing: there is no thread beside the writer's."""
 
     def close(self) -> None:
-        """Close the connection."""
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Close the connection, which may be broken; the next commit opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

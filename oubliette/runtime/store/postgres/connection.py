@@ -106,7 +106,6 @@ class PostgresConnection:
         return PostgresRows(cursor)
 
     def close(self) -> None:
-        """Close the connection, in any state."""
         with contextlib.suppress(psycopg.Error):
             self.raw.close()
 
@@ -145,14 +144,12 @@ class PostgresRows:
 
     @property
     def rowcount(self) -> int:
-        """Number of rows that the statement changed."""
         if self._cursor.rowcount < 0:
             with translated_errors(), self._cursor.connection.pipeline():
                 pass  # the end of the inner pipeline fetches all results
         return self._cursor.rowcount
 
     def fetchone(self) -> Any:
-        """The next row, None after the last one."""
         with translated_errors():
             return self._cursor.fetchone()
 
@@ -161,7 +158,6 @@ class PostgresRows:
             return self._cursor.fetchall()
 
     def close(self) -> None:
-        """Discard the remaining rows."""
         self._cursor.close()
 
     def __iter__(self) -> Iterator[Any]:

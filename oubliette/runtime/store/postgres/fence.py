@@ -50,7 +50,6 @@ class NodeFence:
 
     @property
     def parameters(self) -> tuple[str, int]:
-        """Parameters of `hold_epoch`."""
         return self.node, self.epoch
 
     def check_locally(self) -> None:

@@ -19,7 +19,6 @@ def project(connection: StoreConnection, project_id: str) -> Project | None:
 
 
 def project_named(connection: StoreConnection, name: str) -> Project | None:
-    """The live project of that name."""
     sql = "SELECT data FROM projects WHERE name = ? AND deleted_at IS NULL"
     return one(Project, connection.execute(sql, (name,)))
 
@@ -42,7 +41,6 @@ def projects_with_containers(
     limit: int = 100,
     cursor: str | None = None,
 ) -> tuple[Page, list[Container]]:
-    """Return `projects`, and the containers of all projects."""
     return projects(connection, name_contains, limit, cursor), containers(connection)
 
 

@@ -44,11 +44,8 @@ async def inherit_base(git: GitProgram, repository: Path, source: str, copy: str
         RuntimeFailure: git failed.
         DeadlineExceeded: it takes too long.
     """
-    listed = await git.run(
-        repository, "for-each-ref", "--format=%(objectname)", f"{BASES}/{source}", seconds=SECONDS
-    )
-    commit = listed.decode().strip()
-    change = ("-d", f"{BASES}/{copy}") if not commit else (f"{BASES}/{copy}", commit)
+    commit = await git.commit_of(repository, f"{BASES}/{source}", seconds=SECONDS)
+    change = ("-d", f"{BASES}/{copy}") if commit is None else (f"{BASES}/{copy}", commit)
     await git.run(repository, "update-ref", *change, seconds=SECONDS)
 
 
@@ -67,12 +64,9 @@ async def base_of(git: GitProgram, repository: Path, workspace_id: str, first_tr
         RuntimeFailure: git failed.
         DeadlineExceeded: it takes too long.
     """
-    noted = await git.run(
-        repository, "for-each-ref", "--format=%(objectname)", f"{BASES}/{workspace_id}",
-        seconds=SECONDS,
-    )  # fmt: skip
-    if noted.strip():
-        return noted.decode().split()[0]
+    noted = await git.commit_of(repository, f"{BASES}/{workspace_id}", seconds=SECONDS)
+    if noted is not None:
+        return noted
     listed = await git.run(repository, "log", "--all", "--format=%H %T", seconds=SECONDS)
     for line in listed.decode().splitlines():
         commit, _, tree = line.partition(" ")

@@ -154,15 +154,7 @@ class BranchPush:
         return None
 
     async def _commit_of(self, ref: str) -> str | None:
-        output = await self._git.run(
-            self._repository, "for-each-ref", "--format=%(objectname) %(refname)", ref,
-            seconds=SECONDS,
-        )  # fmt: skip
-        for line in output.decode().splitlines():
-            commit, _, name = line.partition(" ")
-            if name == ref:  # and not one below it
-                return commit
-        return None
+        return await self._git.commit_of(self._repository, ref, seconds=SECONDS)
 
     async def _contains(self, commit: str, older: str) -> bool:
         done = await run(

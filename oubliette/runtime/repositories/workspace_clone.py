@@ -182,19 +182,10 @@ class WorkspaceClone:
                 )
 
     async def _check_out(self) -> None:
-        refs = await self._git.run(
-            self._source,
-            "for-each-ref",
-            "--format=%(objectname) %(refname)",
-            f"{REMOTE}/",
-            "refs/tags/",
-            seconds=SECONDS,
-        )
+        refs = await self._git.refs(self._source, f"{REMOTE}/", "refs/tags/", seconds=SECONDS)
         # A symbolic ref there would name a branch that a fetch may have removed since.
         lines = [
-            f"create {name} {commit}\n"
-            for commit, name in (each.split(" ", 1) for each in refs.decode().splitlines())
-            if name != f"{REMOTE}/HEAD"
+            f"create {name} {commit}\n" for name, commit in refs.items() if name != f"{REMOTE}/HEAD"
         ]
         lines.append(f"create refs/heads/{self._branch} {self._start}\n")
         await self._call("update-ref", "--stdin", given="".join(lines).encode())

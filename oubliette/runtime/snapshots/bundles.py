@@ -169,11 +169,7 @@ class Bundler:
         await self._run(repository, "update-ref", "--stdin", given="".join(lines).encode())
 
     async def _refs(self, repository: Path, *wanted: str) -> dict[str, str]:
-        text = await self._run(
-            repository, "for-each-ref", "--format=%(objectname) %(refname)", *wanted
-        )
-        lines = (line.partition(" ") for line in text.decode().splitlines())
-        return {ref: commit for commit, _, ref in lines}
+        return await self._git.refs(repository, *wanted, seconds=self._seconds)
 
     async def _run(
         self, repository: Path, *arguments: str, given: bytes = b"", onto: Path | None = None

@@ -20,6 +20,7 @@ from oubliette.errors import DeadlineExceeded, LimitExceeded, RuntimeFailure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
 _APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _BLOCK: Final = 1 << 16
@@ -132,8 +133,8 @@ async def run(
         RuntimeFailure: it cannot be started.
     """
     with _appended(onto) as output_to:
-        async with _running(
-            command, environment, folder, seconds, stdin=asyncio.subprocess.PIPE, stdout=output_to
+        async with streaming(
+            command, environment=environment, folder=folder, seconds=seconds, stdout=output_to
         ) as process:
             if follow is None:
                 output, errors = await process.communicate(given)
@@ -196,17 +197,20 @@ def _appended(file: Path | None) -> Generator[int]:
 
 
 @contextlib.asynccontextmanager
-async def _running(
+async def streaming(
     command: Sequence[str | Path],
+    *,
     environment: Mapping[str, str],
     folder: Path,
     seconds: float,
-    *,
-    stdin: int = asyncio.subprocess.DEVNULL,
+    stdin: int = asyncio.subprocess.PIPE,
     stdout: int = asyncio.subprocess.PIPE,
     pass_fds: Sequence[int] = (),
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """Run a program for as long as the block; then, or at its deadline, kill it and its children.
+    """Run a program whose input, output and errors the block writes and reads by pipes.
+
+    After the block, or at its deadline, it is killed with all that it has started. It has the
+    descriptors `pass_fds`, too.
 
     Raises:
         DeadlineExceeded: the block took longer.
@@ -250,127 +254,6 @@ async def _dropped(pipe: asyncio.StreamReader) -> None:
     with contextlib.suppress(RuntimeError):  # another task reads it to its end
         while await pipe.read(_BLOCK):
             continue
-
-
-@contextlib.asynccontextmanager
-async def streaming(
-    command: Sequence[str | Path],
-    *,
-    environment: Mapping[str, str],
-    folder: Path,
-    seconds: float,
-    pass_fds: Sequence[int] = (),
-) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """Run a program whose input, output and errors the block writes and reads by pipes.
-
-    After the block, or at its deadline, it is killed with all that it has started. It has the
-    descriptors `pass_fds`, too.
-
-    Raises:
-        DeadlineExceeded: the block took longer.
-        RuntimeFailure: it cannot be started.
-    """
-    async with _running(
-        command,
-        environment,
-        folder,
-        seconds,
-        stdin=asyncio.subprocess.PIPE,
-        pass_fds=pass_fds,
-    ) as process:
-        yield process
-
-
-async def run_for_piece(
-    command: Sequence[str | Path],
-    *,
-    environment: Mapping[str, str],
-    folder: Path,
-    offset: int,
-    most: int,
-    seconds: float,
-) -> tuple[ProgramOutput, bool]:
-    """Run a program for a piece of its output; it is killed once that is there.
-
-    What comes before the piece is read and dropped, so its output must be the same each time.
-
-    Args:
-        command: Program and arguments.
-        environment: All of its environment.
-        folder: Its working directory.
-        offset: Byte of the output at which the piece begins.
-        most: Maximum bytes of the piece.
-        seconds: Its time.
-
-    Returns:
-        The piece, and whether there is more output after it.
-
-    Raises:
-        DeadlineExceeded: the time was too short.
-        RuntimeFailure: it cannot be started.
-    """
-    piece, more, errors = bytearray(), False, b""
-    async with _running(command, environment, folder, seconds) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        while not more and (block := await process.stdout.read(_BLOCK)):
-            dropped = min(offset, len(block))
-            offset -= dropped
-            piece += block[dropped:]
-            more = len(piece) > most
-        if not more:
-            errors = await process.stderr.read(_SHOWN)
-            await process.wait()
-    code = 0 if more else process.returncode or 0
-    text = errors.decode(errors="replace").strip()
-    return ProgramOutput(code, bytes(piece[:most]), text), more
-
-
-async def run_into_file(
-    command: Sequence[str | Path],
-    *,
-    environment: Mapping[str, str],
-    folder: Path,
-    file: Path,
-    most: int,
-    seconds: float,
-) -> ProgramOutput:
-    """Run a program that writes a new file by its standard output; it is killed at the limits.
-
-    Args:
-        command: Program and arguments.
-        environment: All of its environment.
-        folder: Its working directory.
-        file: The file, which is incomplete if this fails.
-        most: Maximum bytes of the file.
-        seconds: Its time.
-
-    Returns:
-        Its exit code and standard error; the output is in the file.
-
-    Raises:
-        LimitExceeded: the output has more bytes.
-        DeadlineExceeded: the time was too short.
-        RuntimeFailure: it cannot be started, or the file cannot be written.
-    """
-    written = 0
-    async with _running(command, environment, folder, seconds) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            with file.open("xb") as opened:
-                while block := await process.stdout.read(_BLOCK):
-                    written += len(block)
-                    if written > most:
-                        raise LimitExceeded(
-                            f"the output of {Path(command[0]).name} has more than {most} bytes"
-                        )
-                    await asyncio.to_thread(opened.write, block)
-        except OSError as error:
-            raise RuntimeFailure(f"{file}: {error.strerror}") from error
-        errors = await process.stderr.read(_SHOWN)
-        await process.wait()
-    return ProgramOutput(process.returncode or 0, b"", errors.decode(errors="replace").strip())
 
 
 class GitProgram:
@@ -441,47 +324,106 @@ class GitProgram:
             raise git_failure(arguments[0], done)
         return done.output
 
-    async def piece(
-        self, repository: Path, *arguments: str, offset: int, most: int, seconds: float
-    ) -> tuple[bytes, bool]:
-        """Run a command of git for a piece of its output; return it, and whether there is more.
+    async def refs(self, repository: Path, *names: str, seconds: float) -> dict[str, str]:
+        """Return the commits of these refs, and of those below them, by their whole names.
 
         Raises:
             DeadlineExceeded: the time was too short.
             RuntimeFailure: git failed, or cannot be started.
         """
-        done, more = await run_for_piece(
-            [self.path, *arguments],
-            environment=self.environment(repository),
-            folder=repository,
-            offset=offset,
-            most=most,
-            seconds=seconds,
-        )
-        if done.code != 0:
-            raise git_failure(arguments[0], done)
-        return done.output, more
+        form = "--format=%(objectname) %(refname)"
+        listed = await self.run(repository, "for-each-ref", form, *names, seconds=seconds)
+        lines = (line.partition(" ") for line in listed.decode().splitlines())
+        return {name: commit for commit, _, name in lines}
+
+    async def commit_of(self, repository: Path, ref: str, *, seconds: float) -> str | None:
+        """Return the commit of a ref of exactly this name, as `refs` does; None: there is none."""
+        return (await self.refs(repository, ref, seconds=seconds)).get(ref)
+
+    async def piece(
+        self, repository: Path, *arguments: str, offset: int, most: int, seconds: float
+    ) -> tuple[bytes, bool]:
+        """Run a command of git for a piece of its output; return it, and whether there is more.
+
+        What comes before the piece is read and dropped, so the output must be the same each time.
+        Git is killed once the piece is there.
+
+        Args:
+            repository: Folder of the repository.
+            arguments: The command and its arguments.
+            offset: Byte of the output at which the piece begins.
+            most: Maximum bytes of the piece.
+            seconds: Time that it has.
+
+        Raises:
+            DeadlineExceeded: the time was too short.
+            RuntimeFailure: git failed, or cannot be started.
+        """
+        piece = bytearray()
+        async with self._writing(repository, arguments, seconds) as process:
+            assert process.stdout is not None
+            while block := await process.stdout.read(_BLOCK):
+                dropped = min(offset, len(block))
+                offset -= dropped
+                piece += block[dropped:]
+                if len(piece) > most:
+                    return bytes(piece[:most]), True
+            await _succeeded(process, arguments[0])
+        return bytes(piece), False
 
     async def write_file(
         self, repository: Path, *arguments: str, file: Path, most: int, seconds: float
     ) -> None:
-        """Have a command of git write a new file of at most `most` bytes.
+        """Have a command of git write a new file, which is incomplete if this fails.
+
+        Args:
+            repository: Folder of the repository.
+            arguments: The command and its arguments.
+            file: The file.
+            most: Maximum bytes of the file.
+            seconds: Time that it has.
 
         Raises:
             LimitExceeded: the file would be larger.
             DeadlineExceeded: the time was too short.
             RuntimeFailure: git failed or cannot be started, or the file cannot be written.
         """
-        done = await run_into_file(
+        written = 0
+        async with self._writing(repository, arguments, seconds) as process:
+            assert process.stdout is not None
+            try:
+                with file.open("xb") as opened:
+                    while block := await process.stdout.read(_BLOCK):
+                        written += len(block)
+                        if written > most:
+                            name = Path(self.path).name
+                            raise LimitExceeded(f"the output of {name} has more than {most} bytes")
+                        await asyncio.to_thread(opened.write, block)
+            except OSError as error:
+                raise RuntimeFailure(f"{file}: {error.strerror}") from error
+            await _succeeded(process, arguments[0])
+
+    def _writing(
+        self, repository: Path, arguments: Sequence[str], seconds: float
+    ) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+        """Run a command of git whose output the block reads."""
+        return streaming(
             [self.path, *arguments],
             environment=self.environment(repository),
             folder=repository,
-            file=file,
-            most=most,
             seconds=seconds,
+            stdin=asyncio.subprocess.DEVNULL,
         )
-        if done.code != 0:
-            raise git_failure(arguments[0], done)
+
+
+async def _succeeded(process: asyncio.subprocess.Process, command: str) -> None:
+    """Raise RuntimeFailure unless a command of git, whose output was read, ends with success."""
+    assert process.stderr is not None
+    errors = await process.stderr.read(_SHOWN)
+    code = await process.wait()
+    if code != 0:
+        text = errors.decode(errors="replace").strip()
+        raise git_failure(command, ProgramOutput(code, b"", text))
 
 
 def git_failure(command: str, done: ProgramOutput) -> RuntimeFailure:

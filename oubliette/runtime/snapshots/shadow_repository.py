@@ -343,10 +343,7 @@ class ShadowRepository:
         if not await self.exists():  # or something has removed it
             return {}
         if self._heads is None:
-            text = await self._run(
-                "for-each-ref", "--format=%(objectname) %(refname)", *HEADS.values()
-            )
-            heads = _by_part(text, HEADS)
+            heads = await self._commits(HEADS)
             self._heads = heads if len(heads) == len(PARTS) else {}
         return self._heads
 
@@ -425,10 +422,7 @@ class ShadowRepository:
         else:
             name = ref.removeprefix(f"{REFS['files']}/")
             wanted = {part: f"{REFS[part]}/{name}" for part in PARTS}
-            text = await self._run(
-                "for-each-ref", "--format=%(objectname) %(refname)", *wanted.values()
-            )
-            commits = _by_part(text, wanted)
+            commits = await self._commits(wanted)
         if commits.keys() != set(PARTS):
             raise NotFound(f"there is no snapshot {ref}", hint="see the list of snapshots")
         return commits
@@ -474,8 +468,16 @@ class ShadowRepository:
         return len(list((self.repository / "objects" / "pack").glob("*.pack"))) > MAX_PACKS
 
     async def _run(self, *arguments: str, given: bytes = b"") -> bytes:
-        seconds = self._limits.seconds + GRACE_SECONDS
-        return await self._git.run(self.repository, *arguments, given=given, seconds=seconds)
+        return await self._git.run(self.repository, *arguments, given=given, seconds=self._seconds)
+
+    async def _commits(self, refs: Mapping[str, str]) -> dict[str, str]:
+        """Return the commits of those of the refs that there are, by part."""
+        found = await self._git.refs(self.repository, *refs.values(), seconds=self._seconds)
+        return {part: found[ref] for part, ref in refs.items() if ref in found}
+
+    @property
+    def _seconds(self) -> float:
+        return self._limits.seconds + GRACE_SECONDS
 
     async def _work(self, job: dict[str, Any]) -> WorkspaceAnswer:
         job = {**job, "only": self._only}
@@ -488,10 +490,3 @@ def _none_of(session_id: str) -> NotFound:
         f"session {session_id} has no snapshots",
         hint="snapshots are taken around turns while snapshots.mode is on",
     )
-
-
-def _by_part(listing: bytes, refs: Mapping[str, str]) -> dict[str, str]:
-    """The commits of those of `refs` that `git for-each-ref` has listed."""
-    lines = (line.partition(" ") for line in listing.decode().splitlines())
-    found = {ref: commit for commit, _, ref in lines}
-    return {part: found[ref] for part, ref in refs.items() if ref in found}

@@ -58,13 +58,9 @@ async def unmerged_snapshot(git: GitProgram, repository: Path, workspace_id: str
         DeadlineExceeded: it takes too long.
     """
     form = f"--format=%(trailers:key={SNAPSHOT},valueonly,separator=%x2C)"
-    ref = f"{CONFLICTS}/{workspace_id}"
-    output = await git.run(
-        repository, "for-each-ref", "--format=%(objectname)", ref, seconds=SECONDS
-    )
-    if not output.strip():
+    commit = await git.commit_of(repository, f"{CONFLICTS}/{workspace_id}", seconds=SECONDS)
+    if commit is None:
         return None
-    commit = output.decode().split()[0]
     found = await git.run(repository, "log", "-1", form, commit, seconds=SECONDS)
     return found.decode().strip() or None
 

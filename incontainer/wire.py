@@ -95,7 +95,6 @@ class Upstream(_Record):
         self.ticket = ticket
 
     def line(self) -> bytes:
-        """The header line, newline included."""
         words = [UPSTREAM, self.session, self.project, str(self.depth)]
         return _line(words if self.ticket is None else [*words, self.ticket])
 
@@ -111,7 +110,6 @@ class Downstream(_Record):
         self.secret = secret
 
     def line(self) -> bytes:
-        """The header line, newline included."""
         if self.session is None or self.secret is None:
             return _line([DOWNSTREAM, self.project])
         return _line([DOWNSTREAM, self.project, self.session, self.secret])
@@ -145,7 +143,6 @@ class Attach(_Record):
         self.ticket = ticket
 
     def line(self) -> bytes:
-        """The header line, newline included."""
         offsets = [str(self.out_offset), str(self.err_offset)]
         return _line([ATTACH, str(self.version), self.proc, *offsets, self.ticket])
 
@@ -161,7 +158,6 @@ class Connect(_Record):
         self.ticket = ticket
 
     def line(self) -> bytes:
-        """The header line, newline included."""
         return _line([CONNECT, str(self.version), str(self.port), self.ticket])
 
 

@@ -96,7 +96,6 @@ class PendingCall:
         self.news_due = FAR if on_progress is None else self.started + QUIET_SECONDS
 
     def encode(self, number: int) -> bytes:
-        """Assign the request's number, and encode its line."""
         request = {"jsonrpc": "2.0", "id": number, "method": self._method, "params": self._params}
         self.number = number
         self.line = wire.encode_json(request)

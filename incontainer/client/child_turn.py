@@ -65,7 +65,6 @@ class ChildTurn:
         self._reason = ""
 
     def ask(self) -> None:
-        """Request the new events."""
         self._asked = time.monotonic()
         left = self._due - self._asked
         if left <= 0:

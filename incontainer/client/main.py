@@ -123,7 +123,6 @@ class AgentClient:
             self._wait(request, lambda: self.list_tools(request))
 
     def call_tool(self, request: AgentRequest, name: str, arguments: Json) -> None:
-        """Answer `tools/call` with what the server answers."""
         tool = self._catalog.find(name)
         if tool is None and not (self._calls_over or self._known()):
             # An agent that caches its tools may call one before it is there, and the server that
@@ -252,7 +251,6 @@ class AgentClient:
     # The tool list
 
     def _known(self) -> bool:
-        """Whether the server has sent its tools."""
         return self._configured and self._key_answered
 
     def _wait(self, request: AgentRequest, work: Callable[[], None]) -> None:

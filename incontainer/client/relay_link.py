@@ -110,7 +110,6 @@ class Link:
             self._lines.pause()
 
     def resume(self) -> None:
-        """Read from the relay again."""
         self._paused = False
         if self._lines is not None:
             self._lines.resume()

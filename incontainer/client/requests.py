@@ -58,7 +58,6 @@ class RequestBatch:
         self._open = 1  # the reader itself, until the whole array is handed out
 
     def opened(self) -> None:
-        """Count one more request to be answered."""
         self._open += 1
 
     def closed(self, answer: Json | None) -> None:
@@ -94,7 +93,6 @@ class AgentRequest:
         self._settle({"jsonrpc": "2.0", "id": self.request_id, "result": result})
 
     def fail(self, code: int, message: str, data: object = None) -> None:
-        """Send a JSON-RPC error."""
         self._settle(error_message(self.request_id, code, message, data))
 
     def progress(self, message: str) -> None:

@@ -321,7 +321,6 @@ class GuestServer:
         self.loop.call_later(0.0, self.loop.stop)
 
     def close(self) -> None:
-        """Release everything and remove the socket."""
         for reader in list(self._header_readers):
             reader.drop()
         self.pairing.close()

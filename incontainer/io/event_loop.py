@@ -115,7 +115,6 @@ class Loop:
                 call()
 
     def run(self) -> None:
-        """Process events until `stop`."""
         self._running = True
         while self._running:
             self.turn()
@@ -158,7 +157,6 @@ class Loop:
                 self.unwatch(fd)
 
     def stop(self) -> None:
-        """Make `run` return after the current callback."""
         self._running = False
 
     def close(self) -> None:

@@ -55,7 +55,6 @@ class InterruptSignal:
             self.condition.notify_all()
 
     def reset(self) -> None:
-        """Clear the interrupt for a new turn."""
         with self.condition:
             self.interrupted = False
 

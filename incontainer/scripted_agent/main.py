@@ -48,7 +48,6 @@ class ScriptedAgent:
         self._ending = False
 
     def run(self) -> None:
-        """Serve until stdin ends."""
         worker = threading.Thread(target=self._work, daemon=True)
         try:
             worker.start()

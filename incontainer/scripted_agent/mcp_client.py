@@ -156,7 +156,6 @@ class McpClient:
         self._server: _Server | None = None
 
     def tools(self) -> list[str]:
-        """The names that `tools/list` gives now."""
         listed = self._ask(self._running(), "tools/list", {})
         entries = as_array(listed.get("tools")) or []
         return [as_text((as_object(entry) or {}).get("name")) for entry in entries]
@@ -178,7 +177,6 @@ class McpClient:
                 return False
 
     def start_call(self, tool: str, arguments: Json) -> Pending:
-        """Send a call without waiting for its outcome."""
         params: Json = self._params({"name": tool, "arguments": arguments})
         server = self._running()
         try:

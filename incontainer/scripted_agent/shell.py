@@ -83,7 +83,6 @@ class Command:
             raise
 
     def kill(self) -> None:
-        """End the whole group."""
         kill_group(self._pid, signal.SIGTERM)
         if not self._moment.wait_regardless(lambda: not self._open, TERM_SECONDS):
             kill_group(self._pid, signal.SIGKILL)

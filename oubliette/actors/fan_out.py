@@ -31,7 +31,6 @@ class FanOut(Generic[R]):
 
     @property
     def over(self) -> bool:
-        """Whether every message has its result."""
         return len(self.results) == self.count
 
     def limit_to(self, limit: int) -> None:

@@ -149,7 +149,6 @@ class SnapshotsActor(Actor):
             self._forget_deleted(_ForgetDeleted())
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """End the process that reads workspaces."""
         del reason, error
         await self._jobs.aclose()
 

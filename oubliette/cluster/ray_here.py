@@ -72,11 +72,6 @@ def chosen_address(
     RAY_ADDRESS decides, as it does for Ray's own commands. Otherwise it is the one whose raylet on
     this machine has the node's name as its label, or the only one.
 
-    Args:
-        node: Name of the node.
-        raylets: That run on this machine.
-        environ: Of this process.
-
     Raises:
         ConfigError: there is none, or it is not clear which is meant; names them.
     """

@@ -63,7 +63,6 @@ class FrontActor(Actor):
         self.pipe_to_self(self._front.ended(), ok=lambda _: FrontEnded(), err=_fail)
 
     async def on_exit(self, reason: Reason, error: BaseException | None) -> None:
-        """End the listeners, then the server."""
         del reason, error
         await self._front.stop()
 

@@ -172,7 +172,6 @@ class McpApp:
         self._ports.key_ended(token_id)
 
     async def loaded(self) -> None:
-        """Wait until the MCP SDK is loaded."""
         await self._sdk.wait_loaded()
 
     async def ended(self) -> None:
@@ -204,7 +203,6 @@ class McpApp:
 
     # ------------------------------------------------------------ requests
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
         if scope["type"] != "http":
             return
         await connection_of(scope).in_rate()

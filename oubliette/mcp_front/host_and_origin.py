@@ -30,7 +30,6 @@ class HostPolicy:
         self._origin_exact = frozenset(name.lower() for name in config.allowed_origins)
 
     def knows_host(self, value: bytes | None) -> bool:
-        """Whether the Host header names this server."""
         if value is None:
             return False
         host = value.decode("latin-1").lower()

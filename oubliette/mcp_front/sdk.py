@@ -79,7 +79,6 @@ class Sdk:
 
     @property
     def loaded(self) -> bool:
-        """Whether requests are served without a wait."""
         return self._ready.done()
 
     async def wait_loaded(self) -> None:

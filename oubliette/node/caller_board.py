@@ -72,7 +72,6 @@ class SharedCallerBoard:
         """Monotonic second from which on the rows of other nodes are as they should be."""
 
     def start(self) -> None:
-        """Begin to notify the actors of changes."""
         self._loop = asyncio.get_running_loop()
         self._notices.follow(
             listener_rows.CHANNEL,

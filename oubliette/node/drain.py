@@ -64,11 +64,6 @@ class DrainActor(Actor):
     A session is ended when no turn of it runs or waits, so that no turn is lost; a message to it
     resumes it on the node to which its project has moved. After `cluster.drain_seconds` turns that
     still run are interrupted.
-
-    Args:
-        context: Of the server.
-        homes: Homes of projects.
-        home: The server's home.
     """
 
     mailbox_size: ClassVar[int] = 10_000

@@ -83,14 +83,7 @@ class _Looked(LocalMessage):
 
 
 class HeldCopiesActor(Actor):
-    """Holder of copies of snapshots. Its name must be `copies`.
-
-    Args:
-        home: The server's home.
-        node: Name of this node.
-        records: Records of all copies.
-        max_bytes: Size limit of a part.
-    """
+    """Holder of copies of snapshots. Its name must be `copies`."""
 
     mailbox_size: ClassVar[int] = 1000
 

@@ -111,12 +111,6 @@ def _append(home: Path, message: ReceiveChunk) -> None:
 async def move_project(homes: ClusterHomes, home: Path, projects: Ref, project_id: str) -> str:
     """Move a project without live sessions to the node with the most room; return that node.
 
-    Args:
-        homes: Homes of projects, as this node knows them.
-        home: The server's home.
-        projects: The actor `projects`.
-        project_id: The project.
-
     Raises:
         Conflict: sessions of it live.
         Unavailable: no node can take it now.

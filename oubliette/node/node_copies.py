@@ -39,13 +39,7 @@ ASK_SECONDS: Final = 30.0
 
 
 class NodeCopies(DatabaseCopies):
-    """Copies whose records are in PostgreSQL, and whose parts are on other nodes.
-
-    Args:
-        connection: To the database.
-        fence: Epoch of this node.
-        system: The actors of this node.
-    """
+    """Copies whose records are in PostgreSQL, and whose parts are on other nodes."""
 
     def __init__(self, connection: ControlThread, fence: NodeFence, system: System) -> None:
         super().__init__(connection, fence)

@@ -172,7 +172,6 @@ class Share:
 
     @property
     def stated(self) -> bool:
-        """Whether the database knows what the node has."""
         return self.told == self.used + self.free
 
     # ------------------------------------------------------------------ the database

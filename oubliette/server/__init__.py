@@ -51,7 +51,6 @@ class Server:
             await self._parts.front.loaded()
 
     def fail(self, reason: str) -> None:
-        """Record that this server cannot continue."""
         self._parts.fail(reason)
 
 

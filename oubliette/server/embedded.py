@@ -75,12 +75,6 @@ class LocalConnection:
     ) -> dict[str, Any]:
         """Call a tool; arguments that are None count as absent.
 
-        Args:
-            tool: Its name.
-            arguments: JSON values.
-            timeout: Seconds; 60 unless given.
-            on_progress: Called with the progress of tools that report any.
-
         Raises:
             OublietteError: the tool failed.
             DeadlineExceeded: it took too long.

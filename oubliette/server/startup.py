@@ -216,7 +216,6 @@ class Startup:
         return await identify(self._store, self._reader, self._folders.home)
 
     async def load_keys(self) -> None:
-        """Open the audit log and load the keys."""
         settings = self.config.audit
         audit = self._audit = AuditLog(
             self.home, max_bytes=settings.max_file_mb << 20, files=settings.keep_files

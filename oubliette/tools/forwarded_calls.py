@@ -52,7 +52,6 @@ class ForwardedCallsActor(Actor):
 
     @property
     def running(self) -> int:
-        """Number of calls that are being carried out."""
         return len(self._running)
 
     @handles(ForwardedCall)

@@ -158,7 +158,6 @@ class AgentApiKey:
             self._taken = True
 
     async def aclose(self) -> None:
-        """Revoke a minted key that no session uses."""
         if not self._taken and self.token_id is not None:
             await self._services.keys.discard(self.token_id)
 

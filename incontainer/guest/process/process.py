@@ -142,7 +142,6 @@ class GuestProcess:
     # Exit
 
     def reaped(self, status: int) -> None:
-        """Store the kernel's wait status of the process."""
         self._status = status
         self._left_at = time.monotonic()
         secret_files.remove(self.spec.files, self.spec.uid, self.spec.gid)

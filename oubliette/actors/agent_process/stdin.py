@@ -58,7 +58,6 @@ class StdinHalf:
         self._tool_list = "awaited"
 
     def tools_listed(self) -> None:
-        """Note that the agent has listed our tools."""
         self._tool_list = "had"
 
     def list_overdue(self) -> bool:

@@ -212,7 +212,6 @@ class CallerCalls:
         return over + self.settle(call.request.id, "cancelled", now, error=error)
 
     def cancel_all(self, reason: str, now: float) -> Effects:
-        """Settle every open call as cancelled."""
         effects: Effects = ()
         why = f"cancelled: {reason}"
         for call in self._calls.unsettled:

@@ -172,7 +172,6 @@ class CallerRequestActor(Actor):
         self.stop()
 
     async def on_exit(self, reason: str, error: BaseException | None) -> None:
-        """Ask the caller's actor to stop watching."""
         del reason, error
         name = caller_actor_name(self._request.principal, self._request.caller_id)
         if (caller := self.system.lookup(name)) is not None and caller.is_alive():

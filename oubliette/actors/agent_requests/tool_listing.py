@@ -79,7 +79,6 @@ class ProvidedTools:
         self._client_runs = True
 
     def connected(self, link: str, record: Session, *, bare: bool = False) -> Effects:
-        """Send the tools over a new connection."""
         if bare:
             self._bare = link
             # Such a client does not report when its tools were listed.

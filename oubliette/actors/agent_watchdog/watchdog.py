@@ -140,7 +140,6 @@ class AgentWatchdog:
         return (ChangeRecord({"agent_ready": False, "agent_contacted": not contacts}),)
 
     def _ready(self, record: Session) -> Effects:
-        """Record the agent's first sign of life."""
         if record.agent_ready:
             return ()
         ready = ChangeRecord({"agent_ready": True})

@@ -199,7 +199,6 @@ class PresenceWatch:
         self.watch()
 
     def closed(self, listener: Listener, *, orderly: bool) -> None:
-        """Record that the provider has ended."""
         presence = self._presence.of(listener.project_id)
         presence.closed(listener.id, self._now(), orderly=orderly)
         if (row := self.row(listener.project_id)) is not None:

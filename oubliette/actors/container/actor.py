@@ -94,16 +94,7 @@ UNUSED_SECONDS: Final = 10.0
 
 
 class ContainerActor(Actor):
-    """Actor of the one container of a ContainerKey.
-
-    Args:
-        context: ports of the server.
-        guest: view of the control link.
-        socket: the SocketActor.
-        memory: leases of the container.
-        project: project of the container.
-        key: the container's place in the project.
-    """
+    """Actor of the one container of a ContainerKey."""
 
     def __init__(
         self,

@@ -83,7 +83,6 @@ class ContainerRemoval:
             self._timer = self._actor.after(self.failures.next_delay(), RemovePending())
 
     def again(self) -> None:
-        """Try again to remove all that are left."""
         self._timer = None
         for record in list(self._pending.values()):
             self.begin(record)

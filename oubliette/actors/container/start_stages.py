@@ -135,7 +135,6 @@ class StartStages:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the running stage began."""
         return time.monotonic() - self._began
 
     def _drop_held(self) -> None:

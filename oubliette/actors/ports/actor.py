@@ -86,11 +86,7 @@ class Dialled(Message):
 
 
 class PortsActor(Actor):
-    """Owner of all open ports. Its name must be `ports`.
-
-    Args:
-        context: ports of the server.
-    """
+    """Owner of all open ports. Its name must be `ports`."""
 
     # Each connection to the HTTP port may ask for one of a port, before anything is known of it.
     mailbox_size: ClassVar[int] = 20_000

@@ -101,9 +101,7 @@ class ByteWriter(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
-    async def drain(self) -> None:
-        """Wait until there is room for more."""
-        ...
+    async def drain(self) -> None: ...
 
 
 class GuestStream(msgspec.Struct, frozen=True):

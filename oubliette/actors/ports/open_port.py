@@ -101,7 +101,6 @@ class OpenedPort:
 
     @property
     def lease(self) -> str:
-        """The lease that keeps the container running."""
         return f"port:{self.name}"
 
     def info(self) -> PortInfo:

@@ -40,11 +40,7 @@ MAX_TEXT: Final = 200
 
 
 class BranchWork:
-    """Part of a ProjectActor that works on branches, one thing at a time.
-
-    Args:
-        work: Has the repository.
-    """
+    """Part of a ProjectActor that works on branches, one thing at a time."""
 
     def __init__(self, work: RepositoryWork) -> None:
         self._work = work

@@ -169,7 +169,6 @@ class DiskQuotaMonitor:
         )
 
     def failed(self, message: MeasureFailed) -> None:
-        """Log the failure, and measure again."""
         log.warning("a project was not measured", project_id=self._id, reason=message.reason)
         self._after(self._context.config.projects.check_seconds, MeasureNow())
 

@@ -35,11 +35,6 @@ async def as_fork(
     """Return the record of a session as that of a fork, and the text for its first prompt.
 
     An agent that knows the conversation itself gets the text only if it then cannot begin with it.
-
-    Args:
-        context: Of the server.
-        fork: Origin of the session.
-        session: The fork.
     """
     record = msgspec.structs.replace(
         session,

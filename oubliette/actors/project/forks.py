@@ -56,14 +56,7 @@ COPY_TIMES: Final = 10
 
 
 class ForkedWorkspaces:
-    """Part of a ProjectActor that makes workspaces as copies of others; it has the same lifetime.
-
-    Args:
-        actor: The project's.
-        context: Of the server.
-        project: The project.
-        clone: Makes the folder of a workspace, if the project has a repository.
-    """
+    """Part of a ProjectActor that makes workspaces as copies of others; same lifetime."""
 
     def __init__(
         self, actor: Actor, context: ActorContext, project: Project, clone: MakeClone

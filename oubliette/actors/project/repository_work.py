@@ -224,7 +224,6 @@ class RepositoryWork:
             )
 
     def tidied(self) -> None:
-        """Take note that it was looked after."""
         self._tidying = False
 
     async def _tidy(self) -> None:

@@ -61,5 +61,4 @@ class LinkAttempts:
         return gone or unusable
 
     def next_delay(self) -> float:
-        """The seconds to wait before the next attempt."""
         return self._failures.next_delay()

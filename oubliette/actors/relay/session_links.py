@@ -103,7 +103,6 @@ class SessionLinks:
                 log.debug("unexpect failed", reason=str(failure))
 
     def restore(self, down: Down) -> None:
-        """Open a link again whose actor has failed."""
         key = down.name.rpartition("/")[2]
         session_id = key.removesuffix(BARE)
         known = self._links.get(key)

@@ -181,7 +181,6 @@ class SessionActor(Actor):
         self.after(self.context.config.sessions.idle_timeout_seconds, IdleCheck())
 
     def _build(self, stored: recovery.StoredSession) -> None:
-        """Build the parts that need the session's record."""
         config, runtime = self.context.config, self.context.agents.get(stored.record.agent)
         slow = runtime.slow_start if runtime is not None else ""
         self.watchdog = AgentWatchdog(config.agents, config.trees, slow)
@@ -539,7 +538,6 @@ class SessionActor(Actor):
 
     @property
     def _busy(self) -> bool:
-        """Whether a turn runs or waits."""
         return self.writer.record.status == "running" or not self.state.quiet
 
     @handles(IdleCheck)

@@ -132,7 +132,6 @@ class EventWriter:
         self._wake()
 
     def change(self, **fields: Any) -> None:
-        """Change the session's record."""
         self.record = msgspec.structs.replace(self.record, updated_at=self._now(), **fields)
         self._pending.record = True
         self._wake()

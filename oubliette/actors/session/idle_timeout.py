@@ -30,7 +30,6 @@ class IdleTimeout:
         self._last = now
 
     def since(self, now: float) -> float:
-        """The seconds since the last activity."""
         return now - self._last
 
     def left(self, now: float, *, busy: bool) -> float:

@@ -64,7 +64,6 @@ class SessionActorState:
 
     @property
     def quiet(self) -> bool:
-        """Whether no turn runs and none waits."""
         return self.running is None and not self.queue
 
     @property
@@ -348,7 +347,6 @@ class SessionMemory:
     """Monotonic seconds of the actor's latest failures."""
 
     def note_crash(self, now: float) -> None:
-        """Record a failure at a monotonic second."""
         self.crashes.append(now)
 
     def crashed_too_often(self, now: float) -> bool:

@@ -107,7 +107,6 @@ class SubscriptionActor(Actor):
         self._refusals = 0
 
     async def on_start(self) -> None:
-        """Follow the log, and look for the subscriber."""
         await self._subscription.begin()
         self._look(_LookForSubscriber())
 

@@ -69,7 +69,6 @@ class _RunningCall:
         """HTTP status, code and message of the error that answers it."""
 
     def end(self, status: int, code: int, message: str) -> None:
-        """Cancel the tool, and answer with this error."""
         if self.ended_by is None:
             self.ended_by = (status, code, message)
             self.task.cancel()
@@ -141,7 +140,6 @@ class DirectPath:
             running.end(500, INTERNAL_ERROR, "Session terminated before the request completed")
 
     def stop(self) -> None:
-        """End the remaining calls."""
         for running in list(self._running):
             running.end(200, CONNECTION_CLOSED, "Connection closed")
         self._keep_alives.stop()

@@ -61,13 +61,7 @@ class _Visitor(NamedTuple):
 
 
 class PortSite:
-    """ASGI application of open ports.
-
-    Args:
-        base_url: `ports.base_url`.
-        connections: to the ports.
-        authenticator: of API keys.
-    """
+    """ASGI application of open ports."""
 
     def __init__(
         self, base_url: str, connections: PortConnections, authenticator: Authenticator

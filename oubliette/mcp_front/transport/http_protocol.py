@@ -80,7 +80,6 @@ class Deadlines:
     """A further connection takes the place of another (`OpenConnections`)."""
 
     def of(self, phase: Phase) -> float:
-        """The seconds that this phase may take."""
         return self.head if phase == "head" else self.body if phase == "body" else self.rest
 
 

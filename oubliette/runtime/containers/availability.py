@@ -34,7 +34,6 @@ class EngineAvailability:
         return f"containers: {status.reason or f'{name} does not work'}{remedy}"
 
     async def aclose(self) -> None:
-        """Cancel the running query."""
         if self._question is not None:
             self._question.cancel()
             await asyncio.gather(self._question, return_exceptions=True)

@@ -26,10 +26,6 @@ NAME: Final = re.compile(r"\.[0-9a-f]{32}\.new")
 def make_blank(repositories: Path, project: Project) -> Path:
     """Make an empty folder that belongs to the user of a project. Blocks.
 
-    Args:
-        repositories: The folder with the repositories of projects.
-        project: Its project.
-
     Raises:
         RuntimeFailure: the file system refused.
     """

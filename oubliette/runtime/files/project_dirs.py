@@ -221,7 +221,6 @@ class Folders:
             return False
 
     def has_workspace(self, project_id: str, workspace_id: str) -> bool:
-        """Whether something stands in a workspace's place."""
         try:
             with (
                 self._walk(project_id, create=False, uid=-1) as folder,

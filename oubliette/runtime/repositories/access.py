@@ -35,12 +35,7 @@ BARE: Final = "repository.git"
 
 
 class Repositories:
-    """The repositories of one home's projects.
-
-    Args:
-        folder: Where they are.
-        settings: What this server allows.
-    """
+    """The repositories of one home's projects."""
 
     def __init__(self, folder: Path, settings: RepositoriesConfig) -> None:
         self.folder = folder

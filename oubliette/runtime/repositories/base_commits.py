@@ -34,12 +34,6 @@ async def note_base(git: GitProgram, repository: Path, workspace_id: str, commit
 async def inherit_base(git: GitProgram, repository: Path, source: str, copy: str) -> None:
     """Note for a copy what is noted for its source, and nothing where nothing is.
 
-    Args:
-        git: The program.
-        repository: The project's.
-        source: Id of the workspace that is copied.
-        copy: Id of the new one.
-
     Raises:
         RuntimeFailure: git failed.
         DeadlineExceeded: it takes too long.

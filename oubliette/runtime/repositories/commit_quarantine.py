@@ -49,19 +49,11 @@ class ByteChannel(Protocol):
 
     async def write(self, data: bytes) -> None: ...
 
-    async def write_eof(self) -> None:
-        """End what it can read."""
-        ...
+    async def write_eof(self) -> None: ...
 
 
 class CommitQuarantine:
-    """A place for the commits of one workspace, as long as its block runs.
-
-    Args:
-        repository: Folder of the project's repository.
-        git: The program.
-        base: Commit that the workspace was made of.
-    """
+    """A place for the commits of one workspace, as long as its block runs."""
 
     def __init__(self, repository: Path, git: GitProgram, base: str) -> None:
         self.folder = repository.parent / f".{secrets.token_hex(16)}{NEW}"

@@ -19,12 +19,7 @@ _SOURCE: Final = ("--remotes=origin", "--tags")
 
 
 class KeptObjects:
-    """Objects of one source.
-
-    Args:
-        repository: Folder of the project's repository.
-        git: The program.
-    """
+    """Objects of one source."""
 
     def __init__(self, repository: Path, git: GitProgram) -> None:
         self._repository = repository

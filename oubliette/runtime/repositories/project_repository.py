@@ -64,13 +64,7 @@ _OBJECT: Final = re.compile(r"[0-9a-f]{40,64}")
 
 
 class BareRepository:
-    """The repository of one project. Its owner calls one method at a time.
-
-    Args:
-        folder: Where it is, or is to be.
-        git: The program.
-        record: Where it comes from.
-    """
+    """The repository of one project. Its owner calls one method at a time."""
 
     def __init__(self, folder: Path, git: GitProgram, record: ProjectRepository) -> None:
         self.folder = folder

@@ -91,12 +91,7 @@ class RemoteAccess:
 
 
 class RemoteGit:
-    """git for one other repository.
-
-    Args:
-        git: The program.
-        access: The repository.
-    """
+    """git for one other repository."""
 
     def __init__(self, git: GitProgram, access: RemoteAccess) -> None:
         self._git = git

@@ -34,12 +34,7 @@ _SIGNATURE: Final = b"# v2 git bundle\n"
 
 
 class Bundler:
-    """Maker and reader of bundles.
-
-    Args:
-        git: The program.
-        seconds: Time for each of its runs.
-    """
+    """Maker and reader of bundles."""
 
     def __init__(self, git: GitProgram, seconds: float) -> None:
         self._git = git
@@ -193,14 +188,7 @@ SLACK_BYTES: Final = 4 * 1024 * 1024
 
 
 class BundledCopies:
-    """Copies of repositories, as bundles. Their owner calls one method at a time for each copy.
-
-    Args:
-        parts: Keeper of the bundles.
-        git: The program.
-        seconds: Time for each run of git.
-        max_bytes: Size limit of a copy.
-    """
+    """Copies of repositories, as bundles. Their owner calls one method at a time for each copy."""
 
     def __init__(self, parts: CopyParts, git: GitProgram, seconds: float, max_bytes: int) -> None:
         self._parts = parts

@@ -35,14 +35,7 @@ _ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class SnapshotExports:
-    """Exported files of one repository.
-
-    Args:
-        repository: Its folder.
-        git: The program.
-        history: Reader of its snapshots.
-        seconds: Time for each run of git.
-    """
+    """Exported files of one repository."""
 
     def __init__(
         self, repository: Path, git: GitProgram, history: SnapshotHistory, seconds: float

@@ -376,13 +376,6 @@ class GitProgram:
     ) -> None:
         """Have a command of git write a new file, which is incomplete if this fails.
 
-        Args:
-            repository: Folder of the repository.
-            arguments: The command and its arguments.
-            file: The file.
-            most: Maximum bytes of the file.
-            seconds: Time that it has.
-
         Raises:
             LimitExceeded: the file would be larger.
             DeadlineExceeded: the time was too short.

@@ -64,13 +64,7 @@ _NOTHING: Final = "000000"
 
 
 class SnapshotHistory:
-    """Reader of the snapshots of one workspace.
-
-    Args:
-        repository: Folder of the repository, which exists.
-        git: The program.
-        seconds: Time for each of its runs.
-    """
+    """Reader of the snapshots of one workspace."""
 
     def __init__(self, repository: Path, git: GitProgram, seconds: float) -> None:
         self._repository = repository

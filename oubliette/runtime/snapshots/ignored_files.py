@@ -30,13 +30,7 @@ _NONE_IGNORED: Final = 1
 
 
 class IgnoredFiles:
-    """Finder of the ignored files of one repository.
-
-    Args:
-        repository: Its folder.
-        git: The program.
-        seconds: Time for each of its runs.
-    """
+    """Finder of the ignored files of one repository."""
 
     def __init__(self, repository: Path, git: GitProgram, seconds: float) -> None:
         self._repository = repository

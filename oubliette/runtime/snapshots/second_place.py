@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 
 class SecondPlace:
-    """The copies of this server's repositories.
-
-    Args:
-        copies: The copies, which all nodes reach.
-        git: The program.
-        seconds: Time for each look at a repository.
-    """
+    """The copies of this server's repositories."""
 
     def __init__(self, copies: BundledCopies, git: GitProgram, seconds: float) -> None:
         self.copies = copies

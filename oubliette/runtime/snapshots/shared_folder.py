@@ -21,13 +21,7 @@ _ALL: Final = ("refs/heads/*", *_TURNS)
 
 
 class SharedFolder:
-    """Copies in one folder, each a repository to which git pushes.
-
-    Args:
-        folder: The folder, which the nodes share.
-        git: The program.
-        seconds: Time for each transfer.
-    """
+    """Copies in one folder, each a repository to which git pushes."""
 
     def __init__(self, folder: Path, git: GitProgram, seconds: float) -> None:
         self._folder = folder

@@ -18,9 +18,7 @@ class Rows(Protocol):
     """Result of a statement."""
 
     @property
-    def rowcount(self) -> int:
-        """Number of rows that the statement changed."""
-        ...
+    def rowcount(self) -> int: ...
 
     def fetchone(self) -> Any:
         """The next row, None after the last one."""

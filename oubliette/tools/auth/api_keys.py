@@ -137,7 +137,6 @@ class ApiKeys:
                 del self._listed[place]
 
     async def aclose(self) -> None:
-        """Write the pending last uses."""
         await self._uses.aclose()
 
     # ------------------------------------------------------------------ checks
@@ -373,7 +372,6 @@ class ApiKeys:
                 _log.exception("a part was not told of a revoked key", token_id=token_id)
 
     async def discard(self, token_id: str) -> None:
-        """Revoke a minted key that no session uses."""
         if token_id in self._tokens:
             await self.revoke(token_id)
 

@@ -31,7 +31,6 @@ class LastUses:
         self._writing: asyncio.Task[None] | None = None
 
     def touch(self, token_id: str) -> None:
-        """Note that a token is used now."""
         self._used[token_id] = self._unwritten[token_id] = self._clock.time()
         if self._timer is None:
             self._timer = self._clock.call_later(USE_EVERY, self._due)

@@ -15,7 +15,6 @@ def create(api: Any, body: dict[str, Any], name: str) -> Any:
 
 
 def ping(api: Any) -> None:
-    """Check that the engine answers."""
     api.ping()
 
 
@@ -24,7 +23,6 @@ def start(api: Any, engine_id: str) -> None:
 
 
 def kill(api: Any, engine_id: str, signal: str) -> None:
-    """Send a signal to its first process."""
     api.kill(engine_id, signal)
 
 

@@ -285,7 +285,6 @@ class ProcessRuntime:
         return Logs(text=text, truncated=truncated)
 
     async def watch(self, container_id: str) -> ContainerInfo:
-        """Wait until it has ended."""
         container = self._get(container_id)
         if container.over is not None:
             await asyncio.wait([container.over])

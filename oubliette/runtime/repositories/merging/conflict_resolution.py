@@ -32,14 +32,6 @@ async def keep_conflicts(
 ) -> None:
     """Keep a commit with conflicts for a workspace that is to be made of a branch.
 
-    Args:
-        git: The program.
-        repository: The project's.
-        room: Has the commit.
-        workspace_id: Id of the workspace.
-        commit: The commit.
-        tip: Commit of the branch.
-
     Raises:
         RuntimeFailure: git failed, or refuses an object.
         DeadlineExceeded: it takes too long.

@@ -89,7 +89,6 @@ class ImportStream:
         self._data(data)
 
     def delete(self, path: bytes) -> None:
-        """Remove an entry of the tree."""
         self._commands.write(b"D " + quoted(path) + b"\n")
 
     def made(self, mark: int) -> str:

@@ -35,6 +35,5 @@ class CommitNews:
             self._followers = tuple(each for each in self._followers if each != wake)
 
     def committed(self) -> None:
-        """Report that a commit with events has succeeded."""
         for wake in self._followers:
             wake()

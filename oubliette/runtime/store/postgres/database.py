@@ -165,7 +165,6 @@ class PostgresDatabase:
         return not connection.usable
 
     def commits(self) -> PostgresCommits:
-        """Return what commits the writer's batches."""
         return PostgresCommits(self)
 
     def tail(

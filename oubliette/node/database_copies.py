@@ -1,4 +1,7 @@
-"""DatabaseCopies, the copies of snapshots of which all is in the database that the nodes share."""
+"""DatabaseCopies, the copies of snapshots of which all is in the database that the nodes share.
+
+What asks the database raises StorageUnavailable if it does not answer.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,7 @@ class CopyRecords:
         self.fence = fence
 
     async def read(self, name: CopyName) -> CopyRecord | None:
-        """Return the record of a copy; None: there is none.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """Return the record of a copy; None: there is none."""
         found = await self.run(snapshot_copies.read_copy, _key(name))
         return None if found is None else msgspec.json.decode(found, type=CopyRecord)
 
@@ -46,7 +45,6 @@ class CopyRecords:
 
         Raises:
             Conflict: another node has replaced it since.
-            StorageUnavailable: the database does not answer.
             StaleNode: the epoch of this node has ended.
             NotHere: this node is not the home of the project.
         """
@@ -61,18 +59,13 @@ class CopyRecords:
         )
 
     async def projects(self) -> list[str]:
-        """The projects that are deleted and have copies.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """The projects that are deleted and have copies."""
         return await self.run(snapshot_copies.deleted_projects)
 
     async def forget(self, project_id: str) -> None:
         """Remove the records of a project that is deleted, and what the database has of its parts.
 
         Raises:
-            StorageUnavailable: the database does not answer.
             StaleNode: the epoch of this node has ended.
         """
         while await self.run(snapshot_copies.forget_copies, self.fence, project_id):
@@ -91,7 +84,6 @@ class DatabaseCopies(CopyRecords):
         """Store a part in chunks, each in a transaction of its own.
 
         Raises:
-            StorageUnavailable: the database does not answer.
             StaleNode: the epoch of this node has ended.
             NotHere: this node is not the home of the project.
         """
@@ -117,7 +109,6 @@ class DatabaseCopies(CopyRecords):
 
         Raises:
             RuntimeFailure: a chunk is missing.
-            StorageUnavailable: the database does not answer.
         """
         del holder
         opened = await asyncio.to_thread(file.open, "xb")
@@ -135,7 +126,6 @@ class DatabaseCopies(CopyRecords):
 
         Raises:
             Conflict: another node has replaced it since.
-            StorageUnavailable: the database does not answer.
             StaleNode: the epoch of this node has ended.
             NotHere: this node is not the home of the project.
         """

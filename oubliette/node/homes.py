@@ -1,4 +1,7 @@
-"""ClusterHomes, which knows the homes of projects and chooses one for those that have none."""
+"""ClusterHomes, which knows the homes of projects and chooses one for those that have none.
+
+What asks the database raises StorageUnavailable if it does not answer.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,6 @@ class ClusterHomes:
         Raises:
             Unavailable: its machine is lost and its sessions are not ended yet, or no node can
                 take it.
-            StorageUnavailable: the database does not answer.
         """
         if project_id in self._here:
             return None
@@ -121,7 +123,6 @@ class ClusterHomes:
 
         Raises:
             Unavailable: no node can take it; names the reason of each.
-            StorageUnavailable: the database does not answer.
         """
         found = await self._nodes()
         needs = needs_of_new(self._config, arguments)
@@ -131,11 +132,7 @@ class ClusterHomes:
         return None if node == self.name else node
 
     async def node_of_port(self, mark: str) -> str | None:
-        """Return the other node with this mark in the names of its open ports; None: there is none.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """Return the node with this mark in the names of its open ports; None: no other one."""
         if mark not in self._marks:
             async with self._marking:  # of many requests for what is nowhere one asks at a time
                 if mark not in self._marks:
@@ -175,21 +172,13 @@ class ClusterHomes:
         return self._membership.draining
 
     async def projects_here(self) -> frozenset[str]:
-        """The projects that have their home on this node.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """The projects that have their home on this node."""
         found = await self._membership.control.run(placements.homes_on, self.name)
         self._here = {each.project_id for each in found}
         return frozenset(self._here)
 
     async def elsewhere(self, project_id: str) -> bool:
-        """Whether a project has its home on another node.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """Whether a project has its home on another node."""
         if project_id in self._here:
             return False
         found = await self._membership.control.run(placements.home_of, project_id)
@@ -200,27 +189,18 @@ class ClusterHomes:
 
         Raises:
             NotHere: this node takes no projects, or has no room any more.
-            StorageUnavailable: the database does not answer.
         """
         needs = needs_of(self._config, project)
         await self._membership.control.run(node_room.place_on, project.id, needs, self.name)
         self._here.add(project.id)
 
     async def leave(self, project_id: str) -> None:
-        """Delete the placement of a project that is deleted.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """Delete the placement of a project that is deleted."""
         self._here.discard(project_id)
         await self._membership.control.run(placements.forget_placement, project_id)
 
     async def is_here(self, project_id: str) -> bool:
-        """Whether a project has its home on this node.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """Whether a project has its home on this node."""
         found = await self._membership.control.run(placements.home_of, project_id)
         return found is not None and found.node == self.name
 
@@ -229,7 +209,6 @@ class ClusterHomes:
 
         Raises:
             Unavailable: no other node can take it; names the reason of each.
-            StorageUnavailable: the database does not answer.
         """
         found = await self._membership.control.run(node_room.nodes_with_room)
         needs = await self._needs(project_id)
@@ -241,7 +220,6 @@ class ClusterHomes:
         Raises:
             Conflict: sessions of it live.
             Unavailable: that node takes no projects now, or has no room any more.
-            StorageUnavailable: the database does not answer.
         """
         run = self._membership.control.run
         needs = await self._needs(project_id)
@@ -263,7 +241,6 @@ class ClusterHomes:
 
         Raises:
             StaleNode: this node has lost its own lease.
-            StorageUnavailable: the database does not answer.
         """
         run = self._membership.control.run
         async with self._taking:
@@ -284,11 +261,7 @@ class ClusterHomes:
         return sorted({session.project_id for session in living})
 
     async def misplaced(self) -> list[str]:
-        """The projects that were taken over and need what this node does not have.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """The projects that were taken over and need what this node does not have."""
         if not self._taken:
             return []
         found = await self._membership.control.run(nodes.all_nodes)

@@ -2,6 +2,8 @@
 
 Everything here may block, or runs on threads of its own; notices are handed to the
 server's loop.
+
+What asks the database raises StorageUnavailable if it does not answer.
 """
 
 from __future__ import annotations
@@ -128,19 +130,11 @@ class Membership:
         return PostgresDatabase(self._url, durability=settings.durability, fence=self.fence)
 
     async def instance(self) -> str:
-        """Return the id of the cluster's instance; the first node makes it.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """Return the id of the cluster's instance; the first node makes it."""
         return await self.control.run(nodes.shared_meta, INSTANCE, ids.new_id(ids.INSTANCE))
 
     async def serve(self, url: str) -> None:
-        """Publish the URL of this node, and stand for the duty to give up nodes.
-
-        Raises:
-            StorageUnavailable: the database does not answer.
-        """
+        """Publish the URL of this node, and stand for the duty to give up nodes."""
         await self.control.run(nodes.set_address, self.fence, url)
         self._duty = Duty(
             self._url,

@@ -2,6 +2,8 @@
 
 They are written before the workspace is there, and the server alone writes them: what an agent
 does to the `.git` of its workspace does not count.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -21,23 +23,13 @@ BASES: Final = "refs/oubliette/base"
 
 
 async def note_base(git: GitProgram, repository: Path, workspace_id: str, commit: str) -> None:
-    """Note the commit that a workspace is made of.
-
-    Raises:
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
-    """
+    """Note the commit that a workspace is made of."""
     ref = f"{BASES}/{workspace_id}"
     await git.run(repository, "update-ref", ref, commit, seconds=SECONDS)
 
 
 async def inherit_base(git: GitProgram, repository: Path, source: str, copy: str) -> None:
-    """Note for a copy what is noted for its source, and nothing where nothing is.
-
-    Raises:
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
-    """
+    """Note for a copy what is noted for its source, and nothing where nothing is."""
     commit = await git.commit_of(repository, f"{BASES}/{source}", seconds=SECONDS)
     change = ("-d", f"{BASES}/{copy}") if commit is None else (f"{BASES}/{copy}", commit)
     await git.run(repository, "update-ref", *change, seconds=SECONDS)
@@ -55,8 +47,6 @@ async def base_of(git: GitProgram, repository: Path, workspace_id: str, first_tr
 
     Raises:
         Conflict: it is not known.
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
     """
     noted = await git.commit_of(repository, f"{BASES}/{workspace_id}", seconds=SECONDS)
     if noted is not None:

@@ -5,6 +5,8 @@ changed nothing is a ref to an older commit.
 
 When there are many parts, or they are much larger than the first one, they are replaced by one. No
 part is ever in memory as a whole.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -41,23 +43,13 @@ class Bundler:
         self._seconds = seconds
 
     async def heads(self, repository: Path) -> dict[str, str]:
-        """Return the commits of the newest snapshot; nothing without one.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Return the commits of the newest snapshot; nothing without one."""
         found = await self._refs(repository, *(f"refs/heads/{part}" for part in PARTS))
         heads = {ref.removeprefix("refs/heads/"): commit for ref, commit in found.items()}
         return heads if heads.keys() == set(PARTS) else {}
 
     async def leads_from(self, repository: Path, heads: Mapping[str, str]) -> bool:
-        """Return whether the newest snapshot of a repository comes after these commits, or is them.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Whether the newest snapshot of a repository comes after these commits, or is them."""
         if not await self.has(repository, heads):
             return False
         for part in PARTS:
@@ -67,12 +59,7 @@ class Bundler:
         return True
 
     async def has(self, repository: Path, heads: Mapping[str, str]) -> bool:
-        """Whether a repository has these commits.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Whether a repository has these commits."""
         asked = "".join(f"{heads[part]}\n" for part in PARTS).encode()
         answer = await self._run(repository, "cat-file", "--batch-check=%(objecttype)", given=asked)
         return answer.split() == [b"commit"] * len(PARTS)
@@ -136,22 +123,12 @@ class Bundler:
         await self._run(repository, "fetch", "-q", "--no-tags", str(file), newest, *staged)
 
     async def mark_newest(self, repository: Path, heads: Mapping[str, str]) -> None:
-        """Set the refs of the newest snapshot of a copy to commits that are here already.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Set the refs of the newest snapshot of a copy to commits that are here already."""
         lines = [f"update {FETCHED}/{part} {heads[part]}\n" for part in PARTS]
         await self._run(repository, "update-ref", "--stdin", given="".join(lines).encode())
 
     async def unstage(self, repository: Path) -> None:
-        """Give fetched snapshots of turns their own names; those that are here already stay.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Give fetched snapshots of turns their own names; those that are here already stay."""
         here = await self._refs(repository, *TURNS.values())
         staged = await self._refs(repository, *STAGED.values())
         lines: list[str] = []
@@ -288,12 +265,7 @@ class BundledCopies:
                 await asyncio.to_thread(file.unlink, missing_ok=True)
 
     async def fetch_turns(self, repository: Path, name: CopyName) -> None:
-        """Give the snapshots of turns, which came with the newest one, their own names.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Give the snapshots of turns, which came with the newest one, their own names."""
         del name
         await self._bundler.unstage(repository)
 

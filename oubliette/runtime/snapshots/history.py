@@ -2,6 +2,8 @@
 
 It only reads, and only commits, which never change. Nothing in them is carried out: no filter, no
 text conversion, no attribute of a file in the tree.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -73,23 +75,13 @@ class SnapshotHistory:
         self._ignored = IgnoredFiles(repository, git, seconds)
 
     async def snapshots(self, session_id: str) -> list[NamedSnapshot]:
-        """The snapshots of a session in the order of its turns.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """The snapshots of a session in the order of its turns."""
         below = f"{_REFS}/{session_id}/"
         text = await self._run("for-each-ref", f"--format={_FORMAT}", below)
         return named(text.decode().splitlines(), below)
 
     async def newest(self, snapshots: Sequence[NamedSnapshot]) -> str:
-        """The commit of these snapshots that was taken last.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """The commit of these snapshots that was taken last."""
         wanted = "".join(f"{each.commit}\n" for each in snapshots).encode()
         text = await self._run("rev-list", "--topo-order", "--max-count=1", "--stdin", given=wanted)
         return text.decode().strip()
@@ -100,8 +92,6 @@ class SnapshotHistory:
         Raises:
             NotFound: there is no such snapshot.
             InvalidParameter: the question cannot be understood.
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
         """
         try:
             return await self._diff(question)
@@ -143,12 +133,7 @@ class SnapshotHistory:
         )
 
     async def log(self, question: LogQuestion) -> LogAnswer:
-        """Return the snapshots of a session, and the size of the changes of some turns.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Return the snapshots of a session, and the size of the changes of some turns."""
         snapshots = await self.snapshots(question.session_id)
         trees = {each.commit: each.tree for each in snapshots} | {EMPTY_TREE: EMPTY_TREE}
         pairs: dict[int, tuple[str, str]] = {}
@@ -174,10 +159,6 @@ class SnapshotHistory:
         Args:
             old: Commit; None: an empty workspace.
             new: Commit.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
         """
         return size_of(await change_lines(self._run, self._seconds, old or EMPTY_TREE, new))
 
@@ -200,8 +181,6 @@ class SnapshotHistory:
         Raises:
             NotFound: there is no such snapshot, or no turn has ended yet.
             InvalidParameter: the question cannot be understood.
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
         """
         snapshots = found = await self.snapshots(question.session_id)
         if not snapshots:
@@ -244,12 +223,7 @@ class SnapshotHistory:
         )
 
     async def named_objects(self, rest: str) -> tuple[str, ...] | None:
-        """Return the objects that a workspace's repository names; None: that is not known.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Return the objects that a workspace's repository names; None: that is not known."""
         return await named_objects(self._git, self._repository, rest, self._seconds)
 
     async def _manifest(self, rest: str) -> dict[str, dict[str, Any]]:
@@ -267,8 +241,6 @@ class SnapshotHistory:
         Raises:
             NotFound: there is no such snapshot.
             InvalidParameter: the question cannot be understood.
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
         """
         between = question.between
         if between is None:
@@ -315,12 +287,7 @@ class SnapshotHistory:
         return found
 
     async def changes(self, between: DiffRange, paths: Sequence[str] = ()) -> list[FileChange]:
-        """The files that differ between two states, in the order of their paths.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """The files that differ between two states, in the order of their paths."""
         text = await self._run(
             *_DIFF, "-z", "--raw", "--numstat", *between.compared, *_selected(paths)
         )
@@ -345,7 +312,6 @@ async def change_lines(
         given: The same on standard input.
 
     Raises:
-        RuntimeFailure: git failed.
         DeadlineExceeded: even listing takes too long.
     """
     try:

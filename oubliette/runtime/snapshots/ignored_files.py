@@ -3,6 +3,8 @@
 A file is ignored if the `.gitignore` files of the newer state name it, and it was not in the
 workspace when that was stored first: what came with a repository is a part of it. Those files are
 read from the snapshot and matched by git; no file of the workspace is opened.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -43,10 +45,6 @@ class IgnoredFiles:
         Args:
             between: The states; the newer one is a commit.
             paths: Arguments that select files and folders; empty: all.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
         """
         listing = await self._run(
             "diff-tree", "-r", "-z", "--raw", "--no-renames", "--full-index", "--no-abbrev",
@@ -73,12 +71,7 @@ class IgnoredFiles:
         )
 
     async def among(self, commit: str, paths: Collection[bytes]) -> set[bytes]:
-        """Return which of these paths the `.gitignore` files of a commit name.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Return which of these paths the `.gitignore` files of a commit name."""
         if not paths:
             return set()
         listed = await self._run("ls-tree", "-r", "-l", "-z", commit)

@@ -7,6 +7,8 @@ that changed nothing has a ref to the commit that was there before it, so that e
 restored by its own ref. `refs/oubliette-rest/…` has what git's users do not want (`names`).
 
 Two methods of one repository must not run at a time; its owner sees to that.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -258,12 +260,7 @@ class ShadowRepository:
     # ------------------------------------------------------------------ looking
 
     async def snapshots(self, session_id: str | None = None) -> list[StoredSnapshot]:
-        """Return the snapshots of a session, or all, in the order of their refs' names.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Return the snapshots of a session, or all, in the order of their refs' names."""
         if not await self.exists():
             return []
         below = REFS["files"] if session_id is None else f"{REFS['files']}/{session_id}"
@@ -279,8 +276,6 @@ class ShadowRepository:
         Raises:
             NotFound: there is no such snapshot.
             InvalidParameter: the question cannot be understood.
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
         """
         if isinstance(question, LogQuestion):
             return await self.history.log(question) if await self.exists() else LogAnswer()
@@ -334,12 +329,7 @@ class ShadowRepository:
         return (self.repository / "HEAD").exists()
 
     async def heads(self) -> dict[str, str]:
-        """Return the commits of the newest snapshot, by part; nothing without one.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Return the commits of the newest snapshot, by part; nothing without one."""
         if not await self.exists():  # or something has removed it
             return {}
         if self._heads is None:
@@ -412,8 +402,6 @@ class ShadowRepository:
 
         Raises:
             NotFound: there is no such snapshot.
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
         """
         if not await self.exists():
             raise NotFound("the workspace has no snapshots")
@@ -428,12 +416,7 @@ class ShadowRepository:
         return commits
 
     async def follow(self, heads: Mapping[str, str]) -> None:
-        """Continue from commits that came from elsewhere; `restore` makes the workspace so.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """Continue from commits that came from elsewhere; `restore` makes the workspace so."""
         await asyncio.to_thread(remove_locks, self.repository, WRITTEN)
         lines = [f"update {HEADS[part]} {heads[part]}\n" for part in PARTS]
         await asyncio.to_thread((self.repository / TABLE).unlink, missing_ok=True)

@@ -2,6 +2,8 @@
 
 Its commits stay what they are: author, message, parents. They are in the project's repository
 already, checked by git. They come as they are, with files that `.gitignore` names.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -62,8 +64,6 @@ class AgentCommits:
         Raises:
             Conflict: they cannot be merged in this way; contains the remedy.
             LimitExceeded: there are too many.
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
         """
         del tip
         state = request.states.states[-1]
@@ -98,12 +98,7 @@ class AgentCommits:
         self.commits.append(SessionCommit(state, commit, self._head, message, state.commit, what))
 
     async def had(self, tip: str) -> int:
-        """The number of the first commits that a branch has already.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """The number of the first commits that a branch has already."""
         if not self.commits:
             return 0
         last = self.commits[-1].commit
@@ -135,8 +130,6 @@ async def agent_commits(room: MergeRoom, base: str, head: str) -> list[AgentComm
 
     Raises:
         LimitExceeded: there are too many.
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
     """
     count = int(await room.line("rev-list", "--count", head, "--not", base))
     if count > MAX_COMMITS:

@@ -3,6 +3,8 @@
 The files, with git's markers in them, are a commit beside the branch, and come to the workspace as
 uncommitted changes. That commit also has the snapshot that could not be merged: once its conflicts
 are resolved, the branch has what that snapshot has.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -43,12 +45,7 @@ async def keep_conflicts(
 
 
 async def unmerged_snapshot(git: GitProgram, repository: Path, workspace_id: str) -> str | None:
-    """Return the snapshot whose conflicts a workspace was made for; None: it was not.
-
-    Raises:
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
-    """
+    """Return the snapshot whose conflicts a workspace was made for; None: it was not."""
     form = f"--format=%(trailers:key={SNAPSHOT},valueonly,separator=%x2C)"
     commit = await git.commit_of(repository, f"{CONFLICTS}/{workspace_id}", seconds=SECONDS)
     if commit is None:
@@ -62,8 +59,6 @@ async def check_resolved(room: MergeRoom, tree: str) -> None:
 
     Raises:
         Conflict: some files have; names them.
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
     """
     done = await room.try_run("grep", "-l", "-z", "-I", "-E", "-e", _MARKER, tree)
     if done.code not in {0, 1}:

@@ -1,6 +1,8 @@
 """Files of Git LFS in whose place a workspace has content, which the server cannot store there.
 
 Workspaces have pointers to such files, or their content; a repository has nothing but pointers.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -37,10 +39,6 @@ async def written_content(
         room: Has the contents.
         rules: Path of each `.gitattributes` that is a file, and the name of its content.
         files: Path of each file that has changed, and the name of its content.
-
-    Raises:
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
     """
     if not rules or not files:
         return set()
@@ -70,12 +68,7 @@ async def written_content(
 
 
 async def base_pointers(room: MergeRoom, files: Mapping[bytes, str]) -> dict[bytes, LfsPointer]:
-    """Return those of the files that are pointers, with what they name.
-
-    Raises:
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
-    """
+    """Return those of the files that are pointers, with what they name."""
     if not files:
         return {}
     folder = room.folder / f"pointers-{secrets.token_hex(4)}"
@@ -96,10 +89,6 @@ async def unchanged(
         room: Has the contents.
         files: Path of each file, and the name of its content.
         pointers: Pointers of the base.
-
-    Raises:
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
     """
     wanted = {path: blob for path, blob in files.items() if path in pointers}
     if not wanted:

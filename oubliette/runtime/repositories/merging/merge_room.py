@@ -3,6 +3,8 @@
 What is made there can name objects of both, and neither of them is written. `keep` gives the
 repository what a commit needs, and only that, after git has checked each object. A room that a
 crash left behind is removed with what else was unfinished.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -97,24 +99,14 @@ class MergeRoom:
         more: Mapping[str, str | None] | None = None,
         seconds: float = SECONDS,
     ) -> bytes:
-        """Run a command of git that must not fail; return its output.
-
-        Raises:
-            DeadlineExceeded: it takes too long.
-            RuntimeFailure: git failed, or cannot be started.
-        """
+        """Run a command of git that must not fail; return its output."""
         done = await self.try_run(*arguments, given=given, more=more, seconds=seconds)
         if done.code != 0:
             raise git_failure(arguments[0], done)
         return done.output
 
     async def run_onto(self, file: Path, *arguments: str) -> None:
-        """Append the output of a command of git to a file.
-
-        Raises:
-            DeadlineExceeded: it takes too long.
-            RuntimeFailure: git failed, or cannot be started.
-        """
+        """Append the output of a command of git to a file."""
         done = await run(
             [self._git.path, *arguments],
             environment=self._environment,
@@ -126,12 +118,7 @@ class MergeRoom:
             raise git_failure(arguments[0], done)
 
     async def line(self, *arguments: str, given: bytes = b"") -> str:
-        """Run a command of git that writes one line; return it.
-
-        Raises:
-            DeadlineExceeded: it takes too long.
-            RuntimeFailure: git failed, or cannot be started.
-        """
+        """Run a command of git that writes one line; return it."""
         return (await self.run(*arguments, given=given)).decode().strip()
 
     async def commit(
@@ -153,10 +140,6 @@ class MergeRoom:
             written: Second since 1970 at which its content was made.
             made: Second at which the commit is made.
             author: Name and address of the author; None: Oubliette.
-
-        Raises:
-            DeadlineExceeded: it takes too long.
-            RuntimeFailure: git failed, or cannot be started.
         """
         name, email = author or (_NAME, _EMAIL)
         who = {

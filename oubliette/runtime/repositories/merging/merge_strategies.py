@@ -1,4 +1,7 @@
-"""The ways in which commits come to a branch: as a merge, as one commit, or on top of it."""
+"""The ways in which commits come to a branch: as a merge, as one commit, or on top of it.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,6 @@ class Merger:
 
         Raises:
             Conflicted: they cannot be merged.
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
         """
         if self._request.strategy == "rebase":
             return await self._rebased(tip, commits, had)
@@ -112,12 +113,7 @@ class Merger:
 
 
 async def is_ancestor(room: MergeRoom, older: str, newer: str) -> bool:
-    """Return whether a commit has an older one among its ancestors, or is it.
-
-    Raises:
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
-    """
+    """Return whether a commit has an older one among its ancestors, or is it."""
     done = await room.try_run("merge-base", "--is-ancestor", older, newer)
     if done.code not in {0, 1}:
         raise git_failure("merge-base", done)

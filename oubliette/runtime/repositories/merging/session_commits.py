@@ -3,6 +3,8 @@
 The same states always become the same commits. So a branch that has some of them already is merged
 with what came later alone. Each commit names its snapshot in a trailer, by which it is also found
 where its change came to a branch as another commit.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -70,10 +72,6 @@ class SessionCommits:
         Args:
             request: Has the states, and the subjects of turns.
             tip: Commit of the branch: states that it has are commits, too.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
         """
         subjects = {(session_id, turn): text for session_id, turn, text in request.subjects}
         parent = self._base
@@ -108,12 +106,7 @@ class SessionCommits:
         ]
 
     async def had(self, tip: str) -> int:
-        """The number of the commits whose changes a branch has already.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """The number of the commits whose changes a branch has already."""
         known = await snapshots_in(self._room, self._base, tip)
         places = [
             place for place, each in enumerate(self.commits, start=1) if each.state.commit in known
@@ -122,12 +115,7 @@ class SessionCommits:
 
 
 async def snapshots_in(room: MergeRoom, base: str, tip: str) -> set[str]:
-    """The snapshots that commits of a branch name which are not in the base.
-
-    Raises:
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
-    """
+    """The snapshots that commits of a branch name which are not in the base."""
     output = await room.run("log", f"--format={_FOUND}", tip, "--not", base)
     return {each for line in output.decode().split() for each in line.split(",") if each}
 

@@ -4,6 +4,8 @@ A snapshot has all files of a workspace. What `.gitignore` names and the base do
 out of what is merged. What a snapshot cannot have stays as it was in the base: submodules, the
 content of large or unreadable files, and Oubliette's own folders. So do files of Git LFS whose
 content was written. All others are in the form in which git stores them.
+
+What runs git raises RuntimeFailure if git fails, and DeadlineExceeded if it takes too long.
 """
 
 from __future__ import annotations
@@ -82,12 +84,7 @@ class StateTrees:
         self._links: frozenset[bytes] = frozenset()
 
     async def tree_of(self, state: WorkspaceState) -> StateTree:
-        """The tree of a state.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """The tree of a state."""
         base = await self.base_entries()
         output = await self._room.run(*_DIFF, f"{self._base}^{{tree}}", state.tree)
         unstored = {each.path: each for each in state.unstored}
@@ -114,21 +111,11 @@ class StateTrees:
         return StateTree(tree, frozenset(skipped & added), left_out)
 
     async def changes_to(self, tree: str) -> list[TreeChange]:
-        """The paths in which a tree differs from the base.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """The paths in which a tree differs from the base."""
         return list(changes_in(await self._room.run(*_DIFF, f"{self._base}^{{tree}}", tree)))
 
     async def base_entries(self) -> dict[bytes, TreeEntry]:
-        """The files of the base.
-
-        Raises:
-            RuntimeFailure: git failed.
-            DeadlineExceeded: it takes too long.
-        """
+        """The files of the base."""
         if self._entries is None:
             output = await self._room.run("ls-tree", "-r", "-z", "--full-tree", self._base)
             entries: dict[bytes, TreeEntry] = {}
@@ -266,10 +253,6 @@ async def ignored(
         room: Has the contents.
         rules: Path of each `.gitignore` that is a file, and the name of its content.
         paths: Paths of files.
-
-    Raises:
-        RuntimeFailure: git failed.
-        DeadlineExceeded: it takes too long.
     """
     if not rules or not paths:
         return set()

@@ -1,4 +1,7 @@
-"""Questions about the copies of snapshots that nodes hold for each other."""
+"""Questions about the copies of snapshots that nodes hold for each other.
+
+All that use the database raise psycopg.Error if it failed.
+"""
 
 from __future__ import annotations
 
@@ -34,21 +37,13 @@ WHERE NOT EXISTS (
 
 
 def parts_held(connection: Connection, node: str) -> list[tuple[str, str]]:
-    """The parts that a node holds by their records, as pairs of project and part.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """The parts that a node holds by their records, as pairs of project and part."""
     sql = "SELECT project_id, unnest(parts) FROM snapshot_copies WHERE holder = %s"
     return [(project_id, part) for project_id, part in connection.execute(sql, (node,))]
 
 
 def parts_of(connection: Connection, project_id: str) -> dict[str, set[str]]:
-    """The parts of the copies of a project, by holder.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """The parts of the copies of a project, by holder."""
     sql = "SELECT holder, unnest(parts) FROM snapshot_copies WHERE project_id = %s"
     found: dict[str, set[str]] = {}
     for holder, part in connection.execute(sql, (project_id,)):
@@ -60,18 +55,11 @@ def badly_held(connection: Connection, node: str) -> list[tuple[str, str]]:
     """The copies, as project and name, of the projects of a node that need another holder.
 
     Theirs is gone, is drained, or is that node itself. There are none while no other node runs.
-
-    Raises:
-        psycopg.Error: the database failed.
     """
     found = connection.execute(_BADLY_HELD, {"node": node})
     return [(project_id, name) for project_id, name in found]
 
 
 def deleted_of(connection: Connection, projects: Sequence[str]) -> list[str]:
-    """Return those of some projects that are deleted.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Return those of some projects that are deleted."""
     return [project_id for (project_id,) in connection.execute(_DELETED, (list(projects),))]

@@ -4,6 +4,8 @@ A scope is one thing that is limited, such as `calls:PRINCIPAL`; a holder is one
 such as a request. The database counts, in the transaction that claims, so the limit is exact
 however many nodes claim at the same moment. A claim that is repeated counts once, also where it is
 repeated by another node, until the last of them has released it.
+
+All that use the database raise psycopg.Error if it failed.
 """
 
 from __future__ import annotations
@@ -55,7 +57,6 @@ def settle(
 
     Raises:
         StaleNode: the epoch has ended; nothing was settled.
-        psycopg.Error: the database failed.
     """
     values = (
         *fence.parameters,
@@ -75,17 +76,12 @@ def release_earlier(connection: Connection, fence: NodeFence) -> None:
 
     Raises:
         StaleNode: the epoch has ended.
-        psycopg.Error: the database failed.
     """
     _fenced(connection, "SELECT release_earlier_claims(%s, %s)", fence.parameters)
 
 
 def used(connection: Connection, scope: str) -> int:
-    """The number of holders of a scope.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """The number of holders of a scope."""
     row = connection.execute("SELECT used FROM limit_counts WHERE scope = %s", (scope,)).fetchone()
     return 0 if row is None else int(row[0])
 

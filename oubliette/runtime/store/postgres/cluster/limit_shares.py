@@ -3,6 +3,8 @@
 A limit has a pool, from which a node takes a share in one transaction and to which it gives back
 what it does not use. What no node has and what all nodes have is never more than the limit. All
 values are absolute, so a statement that is repeated because its answer was lost counts once.
+
+All that use the database raise psycopg.Error if it failed.
 """
 
 from __future__ import annotations
@@ -82,7 +84,6 @@ def settle(
 
     Raises:
         StaleNode: the epoch has ended; nothing was settled.
-        psycopg.Error: the database failed.
     """
     values = (
         *fence.parameters,
@@ -110,40 +111,24 @@ def settle(
 
 
 def release(connection: Connection, fence: NodeFence) -> None:
-    """Release all shares of a node, at its end; no effect if its epoch has ended.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Release all shares of a node, at its end; no effect if its epoch has ended."""
     connection.execute(
         "SELECT release_shares_of(name) FROM nodes WHERE name = %s AND epoch = %s", fence.parameters
     )
 
 
 def forget_full(connection: Connection) -> None:
-    """Delete the rows of pools that are full and of which no node has anything.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Delete the rows of pools that are full and of which no node has anything."""
     connection.execute("SELECT forget_pools()")
 
 
 def count_nodes(connection: Connection) -> int:
-    """The number of nodes that are not gone, the limits' parts while the database is away.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """The number of nodes that are not gone, the limits' parts while the database is away."""
     row = connection.execute("SELECT count(*) FROM nodes WHERE state <> 'gone'").fetchone()
     return 1 if row is None else max(1, int(row[0]))
 
 
 def held(connection: Connection, scope: str) -> dict[str, int]:
-    """Return what each node has of a scope.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Return what each node has of a scope."""
     rows = connection.execute("SELECT node, held FROM limit_shares WHERE scope = %s", (scope,))
     return {node: int(units) for node, units in rows}

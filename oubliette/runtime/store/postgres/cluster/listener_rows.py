@@ -2,6 +2,8 @@
 
 A change that others have to know is notified on `CHANNEL` by the database itself, with its number
 and the caller. Each function returns the row as it is afterwards.
+
+All that use the database raise psycopg.Error if it failed.
 """
 
 from __future__ import annotations
@@ -113,7 +115,6 @@ def open_provider(
 
     Raises:
         StaleNode: the epoch has ended.
-        psycopg.Error: the database failed.
     """
     values = {
         "principal": principal,
@@ -160,9 +161,6 @@ def release_provider(
         seconds: Time for which the caller still counts as present; earlier signs do not count.
         reason: Reason why it is absent afterwards.
         delivered: Seq up to which it has received events.
-
-    Raises:
-        psycopg.Error: the database failed.
     """
     row = connection.execute(
         _RELEASE, (reason, delivered, seconds, principal, caller_id, project, generation)
@@ -192,9 +190,6 @@ def note_caller(
         seconds: Time for which it counts as present at least; 0: it gave no sign of life.
         reason: Reason why it is absent afterwards, if it was absent before.
         tools: Tools that it provides, as JSON; None: as before.
-
-    Raises:
-        psycopg.Error: the database failed.
     """
     values = {
         "principal": principal,
@@ -211,11 +206,7 @@ def note_caller(
 
 
 def projects_of(connection: Connection, principal: str, caller_id: str) -> list[str]:
-    """The projects for whose bound keys a caller has rows.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """The projects for whose bound keys a caller has rows."""
     found = connection.execute(_PROJECTS, (principal, caller_id))
     return [project for (project,) in found.fetchall()]
 
@@ -230,20 +221,13 @@ def listener_of(
         principal: Principal of the caller.
         caller_id: Its id.
         project: That its key is bound to; empty: to none.
-
-    Raises:
-        psycopg.Error: the database failed.
     """
     row = connection.execute(_FIND, (principal, caller_id, project)).fetchone()
     return None if row is None else _record(row)
 
 
 def forget_listeners(connection: Connection, seconds: float = FORGET_SECONDS) -> int:
-    """Delete the rows of callers that have been absent for so long; return their number.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Delete the rows of callers that have been absent for so long; return their number."""
     return connection.execute(_FORGET, (seconds,)).rowcount
 
 

@@ -2,6 +2,8 @@
 
 How much is taken is counted in the database at the moment of the choice, not taken from a report.
 All that place projects do so one after the other, so two of them never take the same room.
+
+All that use the database raise psycopg.Error if it failed.
 """
 
 from __future__ import annotations
@@ -59,9 +61,6 @@ def nodes_with_room(connection: Connection) -> list[NodeRecord]:
     """All nodes by name, with what is taken of each at this moment.
 
     Memory that other programs of a machine use is taken too, as of its node's latest renewal.
-
-    Raises:
-        psycopg.Error: the database failed.
     """
     taken = {
         name: NodeLoad(memory_bytes=int(memory), processors=processors, live_sessions=sessions)
@@ -82,7 +81,6 @@ def place_anywhere(connection: Connection, project_id: str, needs: ProjectNeeds)
     Raises:
         Conflict: its node is gone, but its sessions have not been ended yet.
         Unavailable: no node can take it; the message has the reason of each.
-        psycopg.Error: the database failed.
     """
     with _placing(connection):
         home = placements.home_of(connection, project_id)
@@ -100,7 +98,6 @@ def place_on(connection: Connection, project_id: str, needs: ProjectNeeds, name:
     Raises:
         NotHere: there is none any more.
         Unavailable: the node takes no projects now.
-        psycopg.Error: the database failed.
     """
     with _placing(connection):
         if placements.home_of(connection, project_id) is not None:
@@ -121,7 +118,6 @@ def move_where_room(
     Raises:
         Conflict: sessions of the project live.
         Unavailable: the node takes no projects, or has no room any more.
-        psycopg.Error: the database failed.
     """
     with _placing(connection):
         node = _node(connection, to)

@@ -1,4 +1,7 @@
-"""Rows of the nodes: their epochs, leases and states. The database's clock decides."""
+"""Rows of the nodes: their epochs, leases and states. The database's clock decides.
+
+All that use the database raise psycopg.Error if it failed.
+"""
 
 from __future__ import annotations
 
@@ -77,9 +80,6 @@ def take_epoch(connection: Connection, name: str, address: str, offer: NodeOffer
 
     Sessions of the database that have a transaction of the old epoch open are ended. A node that
     was draining still is.
-
-    Raises:
-        psycopg.Error: the database failed.
     """
     values = {
         "name": name,
@@ -102,7 +102,6 @@ def renew_lease(connection: Connection, fence: NodeFence, load: NodeLoad) -> str
 
     Raises:
         StaleNode: another epoch has begun, or the node was declared gone.
-        psycopg.Error: the database failed.
     """
     values = {
         "name": fence.node,
@@ -143,7 +142,6 @@ def declare_gone(connection: Connection, name: str, by: NodeFence) -> None:
     Raises:
         Conflict: the lease has not ended, or was not seen to end.
         StaleNode: the epoch of the node that declares it has ended itself.
-        psycopg.Error: the database failed.
     """
     try:
         reason = _one(
@@ -162,11 +160,7 @@ def declare_gone(connection: Connection, name: str, by: NodeFence) -> None:
 
 
 def shared_meta(connection: Connection, key: str, proposed: str) -> str:
-    """Return a value that all nodes share; of several that propose one, the first decides.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Return a value that all nodes share; of several that propose one, the first decides."""
     connection.execute(
         "INSERT INTO meta (key, value) VALUES (%s, %s) ON CONFLICT DO NOTHING", (key, proposed)
     )
@@ -174,11 +168,7 @@ def shared_meta(connection: Connection, key: str, proposed: str) -> str:
 
 
 def set_address(connection: Connection, fence: NodeFence, address: str) -> None:
-    """Record where a node serves clients; no effect if its epoch has ended.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Record where a node serves clients; no effect if its epoch has ended."""
     connection.execute(
         "UPDATE nodes SET address = %s WHERE name = %s AND epoch = %s", (address, *fence.parameters)
     )
@@ -197,7 +187,6 @@ def declare_ended(
 
     Raises:
         StaleNode: as for `declare_gone`.
-        psycopg.Error: the database failed.
     """
     gone: list[str] = []
     if connection.execute(_STEADY, {"after": after}).fetchone() is None:
@@ -217,7 +206,6 @@ def set_draining(connection: Connection, name: str, *, draining: bool) -> None:
 
     Raises:
         NotFound: there is no such node, or it is gone.
-        psycopg.Error: the database failed.
     """
     state = "draining" if draining else "running"
     changed = connection.execute(
@@ -228,11 +216,7 @@ def set_draining(connection: Connection, name: str, *, draining: bool) -> None:
 
 
 def all_nodes(connection: Connection) -> list[NodeRecord]:
-    """All nodes that there ever were, by name.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """All nodes that there ever were, by name."""
     return [_record(row) for row in connection.execute(_SELECT + "ORDER BY name")]
 
 
@@ -242,9 +226,6 @@ def ended_leases(connection: Connection, since: float = 0.0) -> list[str]:
     Args:
         connection: Any connection.
         since: Seconds for which it must have ended.
-
-    Raises:
-        psycopg.Error: the database failed.
     """
     found = connection.execute(
         "SELECT name FROM nodes WHERE state <> 'gone'"
@@ -255,21 +236,13 @@ def ended_leases(connection: Connection, since: float = 0.0) -> list[str]:
 
 
 def gone_nodes(connection: Connection) -> list[str]:
-    """The nodes that are gone, by name.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """The nodes that are gone, by name."""
     found = connection.execute("SELECT name FROM nodes WHERE state = 'gone' ORDER BY name")
     return [name for (name,) in found]
 
 
 def gone_with_sessions(connection: Connection) -> list[str]:
-    """The nodes that are gone and are still the home of live sessions, by name.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """The nodes that are gone and are still the home of live sessions, by name."""
     return [name for (name,) in connection.execute(_LEFT_BEHIND)]
 
 

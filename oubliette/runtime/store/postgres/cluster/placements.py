@@ -1,4 +1,7 @@
-"""Rows of placements: the home node of each project. All of a project is on its home."""
+"""Rows of placements: the home node of each project. All of a project is on its home.
+
+All that use the database raise psycopg.Error if it failed.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,6 @@ def place(connection: Connection, project_id: str, node: str) -> str:
     Raises:
         Conflict: its node is gone, but its sessions have not been ended yet.
         Unavailable: the node takes no projects: it is draining, or its lease has ended.
-        psycopg.Error: the database failed.
     """
     return _place(connection, project_id, node, None)[0]
 
@@ -60,7 +62,6 @@ def move(connection: Connection, project_id: str, *, home: str, to: str) -> bool
     Raises:
         Conflict: sessions of the project live.
         Unavailable: the node takes no projects: it is draining, or its lease has ended.
-        psycopg.Error: the database failed.
     """
     return _place(connection, project_id, to, home)[1]
 
@@ -84,11 +85,7 @@ def _place(
 
 
 def home_of(connection: Connection, project_id: str) -> ProjectHome | None:
-    """Return the home of a project, which may be on a node that is gone; None: it has none.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Return the home of a project, which may be on a node that is gone; None: it has none."""
     row = connection.execute(_SELECT + "WHERE project_id = %s", (project_id,)).fetchone()
     return None if row is None else _home(row)
 
@@ -107,7 +104,6 @@ def take_over(connection: Connection, by: NodeFence) -> dict[str, str]:
 
     Raises:
         StaleNode: the epoch has ended.
-        psycopg.Error: the database failed.
     """
     with connection.transaction():
         by.hold(connection)
@@ -117,21 +113,13 @@ def take_over(connection: Connection, by: NodeFence) -> dict[str, str]:
 
 
 def homes_on(connection: Connection, node: str) -> list[ProjectHome]:
-    """All projects that have their home on a node, by id.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """All projects that have their home on a node, by id."""
     found = connection.execute(_SELECT + "WHERE node = %s ORDER BY project_id", (node,))
     return [_home(row) for row in found]
 
 
 def forget_placement(connection: Connection, project_id: str) -> None:
-    """Delete the placement of a project that is deleted.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Delete the placement of a project that is deleted."""
     connection.execute("DELETE FROM placements WHERE project_id = %s", (project_id,))
 
 

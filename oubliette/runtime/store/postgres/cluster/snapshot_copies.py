@@ -1,6 +1,8 @@
 """Rows of the copies of snapshots, and the chunks of their parts.
 
 Each call is one short transaction, or some: an open one would delay the readers of the log.
+
+All that use the database raise psycopg.Error if it failed.
 """
 
 from __future__ import annotations
@@ -43,11 +45,7 @@ ORDER BY project_id
 
 
 def read_copy(connection: Connection, key: Key) -> bytes | None:
-    """Return the record of a copy, as it was published; None: there is none.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Return the record of a copy, as it was published; None: there is none."""
     row = connection.execute(_READ, key, binary=True).fetchone()
     return None if row is None else row[0]
 
@@ -77,7 +75,6 @@ def publish_copy(
         Conflict: another version is there.
         StaleNode: the epoch has ended.
         NotHere: the node is not the home of the project.
-        psycopg.Error: the database failed.
     """
     values = (*fence.parameters, *key, version, holder, list(parts), record)
     with _refused():
@@ -94,7 +91,6 @@ def put_chunk(
     Raises:
         StaleNode: the epoch has ended.
         NotHere: the node is not the home of the project.
-        psycopg.Error: the database failed.
     """
     values = (*fence.parameters, *key, part, number, data)
     with _refused():
@@ -102,11 +98,7 @@ def put_chunk(
 
 
 def get_chunk(connection: Connection, key: Key, part: str, number: int) -> bytes | None:
-    """Return a chunk of a part; None: there is none of that number.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """Return a chunk of a part; None: there is none of that number."""
     values = (*key, part, number)
     row = connection.execute(_CHUNK, values, binary=True).fetchone()
     return None if row is None else row[0]
@@ -118,18 +110,13 @@ def drop_chunks(connection: Connection, fence: NodeFence, key: Key) -> bool:
     Raises:
         StaleNode: the epoch has ended.
         NotHere: the node is not the home of the project.
-        psycopg.Error: the database failed.
     """
     values = (*fence.parameters, *key, _AT_ONCE)
     return _dropped(connection, "SELECT drop_snapshot_chunks(%s, %s, %s, %s, %s)", values)
 
 
 def deleted_projects(connection: Connection) -> list[str]:
-    """The projects that are deleted and have copies, by id.
-
-    Raises:
-        psycopg.Error: the database failed.
-    """
+    """The projects that are deleted and have copies, by id."""
     return [project_id for (project_id,) in connection.execute(_DELETED)]
 
 
@@ -138,7 +125,6 @@ def forget_copies(connection: Connection, fence: NodeFence, project_id: str) -> 
 
     Raises:
         StaleNode: the epoch has ended.
-        psycopg.Error: the database failed.
     """
     values = (*fence.parameters, project_id, _AT_ONCE)
     return _dropped(connection, "SELECT forget_snapshot_copies(%s, %s, %s, %s)", values)

@@ -25,7 +25,6 @@ from oubliette.actors.caller.messages import (
 )
 from oubliette.actors.caller.presence import PresenceByReach
 from oubliette.actors.caller.presence_watch import BOARD_MESSAGES, CheckPresence, PresenceWatch
-from oubliette.actors.caller.reader import events_of, open_requests
 from oubliette.actors.messages import (
     CallerSeen,
     EventsCommitted,
@@ -45,7 +44,7 @@ from oubliette.kit import Actor, Down, Message, handles
 from oubliette.kit.fair_loop import working_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from oubliette.actors.caller.memory import CallerMemory
     from oubliette.actors.caller_board import CallerBoard
@@ -331,3 +330,26 @@ class CallerActor(Actor):
             self.after(max(1.0, IDLE_SECONDS - idle), _CheckIdle())
         else:
             self.stop()
+
+
+async def open_requests(
+    reader: Reader, principal: str, caller_id: str
+) -> list[CallerRequest | PermissionRequest]:
+    """The calls and questions to this caller that have no answer."""
+    return [
+        *await reader.open_requests(principal=principal, caller_id=caller_id),
+        *await reader.open_permissions(principal, caller_id),
+    ]
+
+
+async def events_of(
+    reader: Reader, requests: Iterable[CallerRequest | PermissionRequest], head: int
+) -> list[Event]:
+    """Return the events of these requests up to the seq `head`, in seq order; none for 0."""
+    found: list[Event] = []
+    for request in requests if head else ():
+        event = await reader.event(request.session_id, request.event_index)
+        if event is not None and event.seq <= head:
+            found.append(event.sendable())
+    found.sort(key=lambda event: event.seq)
+    return found

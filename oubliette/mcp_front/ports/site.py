@@ -24,9 +24,9 @@ from oubliette.errors import (
 from oubliette.ids import new_uuid
 from oubliette.kit import ActorDead
 from oubliette.mcp_front.auth import header
+from oubliette.mcp_front.ports.connections import PortHosts
 from oubliette.mcp_front.ports.exchange import BadAnswer, BadHead, NoAnswer, PortExchange
 from oubliette.mcp_front.ports.headers import COOKIE, cookies_of, is_foreign, to_container
-from oubliette.mcp_front.ports.host_names import PortHosts
 from oubliette.mcp_front.transport.http_protocol import connection_of
 
 if TYPE_CHECKING:

@@ -17,9 +17,16 @@ from oubliette.config.secret_names import bare_url
 from oubliette.runtime.agents.checked import turn_number
 from oubliette.runtime.agents.handshake_adapter import Event, Json, object_of, system
 from oubliette.runtime.agents.line_framing import OutputGap
-from oubliette.runtime.agents.opencode.fork_requests import PREFIX, ForkRequests, NotForked
 from oubliette.runtime.agents.opencode.parts import PartsAdapter, stamp_of, turn_of
-from oubliette.runtime.agents.opencode.requests import is_good, list_of, reason_of, request_line
+from oubliette.runtime.agents.opencode.requests import (
+    PREFIX,
+    ForkRequests,
+    NotForked,
+    is_good,
+    list_of,
+    reason_of,
+    request_line,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -11,13 +12,12 @@ import psycopg
 from psycopg import errors
 
 from oubliette.errors import InvalidParameter
+from oubliette.ids import new_uuid
 from oubliette.runtime.store.errors import StorageFault, UniqueClash
 from oubliette.runtime.store.postgres.fence import refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-
-    from oubliette.runtime.store.postgres.commit_news import CommitNews
 
 _FAULTS: Final = (
     psycopg.OperationalError,
@@ -202,3 +202,31 @@ def translated(sql: str) -> str:
 def numbered(sql: str) -> bool:
     """Whether the statement's parameters are numbered (`?1`)."""
     return re.search(r"\?\d", sql) is not None
+
+
+class CommitNews:
+    """Those who follow the log in this process, woken by its writer; thread-safe.
+
+    The server notifies this process as well, which knows its own notification by `token`: the way
+    over the server takes longer.
+    """
+
+    def __init__(self) -> None:
+        self.token = new_uuid()
+        """Payload of the notifications of this process."""
+        self._lock = threading.Lock()
+        self._followers: tuple[Callable[[], object], ...] = ()
+
+    def follow(self, wake: Callable[[], object]) -> None:
+        """Call `wake` after each commit of events, on the thread of the writer; must be quick."""
+        with self._lock:
+            self._followers += (wake,)
+
+    def leave(self, wake: Callable[[], object]) -> None:
+        """Undo `follow`; a call that has begun may still be under way."""
+        with self._lock:
+            self._followers = tuple(each for each in self._followers if each != wake)
+
+    def committed(self) -> None:
+        for wake in self._followers:
+            wake()

@@ -12,10 +12,13 @@ from oubliette.config.secret_names import url_to_show
 from oubliette.errors import ConfigError, DatabaseTooNew
 from oubliette.runtime.store.errors import StorageFault
 from oubliette.runtime.store.migrations import POSTGRES_MIGRATIONS, released
-from oubliette.runtime.store.postgres.commit_news import CommitNews
 from oubliette.runtime.store.postgres.commits import PostgresCommits
 from oubliette.runtime.store.postgres.connecting import connect
-from oubliette.runtime.store.postgres.connection import PostgresConnection, translated_errors
+from oubliette.runtime.store.postgres.connection import (
+    CommitNews,
+    PostgresConnection,
+    translated_errors,
+)
 from oubliette.runtime.store.postgres.control_connection import interrupt
 from oubliette.runtime.store.postgres.log_tail import LogTail
 from oubliette.runtime.store.remembered import Remembered

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.incontainer.bridges.opencode.guard import Guarded
-from oubliette.incontainer.bridges.opencode.rules import LARGEST, with_rules
+from oubliette.incontainer.bridges.opencode.guard import LARGEST, Guarded, with_rules
 
 
 def read(guarded: Guarded) -> dict:

@@ -9,8 +9,8 @@ import pytest
 
 from oubliette import ids
 from oubliette.errors import Forbidden, NotFound
-from oubliette.tools.auth import permission_matrix
 from oubliette.tools.registry import TABLE, call
+from tests.unit.tools.auth import permission_matrix
 
 if TYPE_CHECKING:
     from tests.unit.tools.toolkit import Bench

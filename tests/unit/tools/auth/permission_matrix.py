@@ -1,6 +1,6 @@
 """The permission matrix: the answer to every scope for every tool (docs/permissions.md).
 
-It is computed from the registry and printed by `python -m oubliette.tools.auth.permission_matrix`.
+It is computed from the registry and printed by `python -m tests.unit.tools.auth.permission_matrix`.
 The tests try each of its cells.
 """
 
@@ -74,7 +74,7 @@ def markdown() -> str:
     lines = [
         "# Permissions",
         "",
-        "Generated from the tools by `python -m oubliette.tools.auth.permission_matrix`.",
+        "Generated from the tools by `python -m tests.unit.tools.auth.permission_matrix`.",
         "A test checks each cell.",
         "",
         "* **yes**: the call is carried out. Only the principal of a session may converse with it,",

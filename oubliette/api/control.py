@@ -80,8 +80,16 @@ class ControlClient:
             on_progress(str(answer["progress"]))
 
     def status(self) -> dict[str, Any]:
-        """The server's process id, address and version."""
+        """The server's process id, address, version, runtime, and since when it serves."""
         return self._request({"verb": "status"}, CONNECT_SECONDS)
+
+    def decide_for_agents(self, agents: str) -> None:
+        """Replace `server.on_stop` (keep, end) for the end of this server.
+
+        Raises:
+            NotFound: the server is of a release that cannot.
+        """
+        self._request({"verb": "on_stop", "agents": agents}, CONNECT_SECONDS)
 
     def answers(self, seconds: float) -> bool:
         """Whether the server answers within `seconds`. Call again to wait longer.

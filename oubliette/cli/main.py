@@ -36,6 +36,7 @@ from oubliette.cli.doctor import command
 from oubliette.cli.run import attach
 from oubliette.cli.run import command as run_command
 from oubliette.cli.serve import command as serve_command
+from oubliette.cli.serve import running_server
 from oubliette.cli.terminal import standard_streams, usage
 from oubliette.cli.terminal.command_hints import in_commands
 from oubliette.cli.terminal.output import Format, choose, print_error
@@ -47,7 +48,8 @@ EXAMPLES: Final[dict[str, str]] = {
     "run": "oubliette run 'Fix the failing test' --branch main",
     "attach": "oubliette attach 3k9x",
     "serve": "oubliette serve --port 8080 --agent opencode",
-    "stop": "oubliette stop",
+    "status": "oubliette status -o json",
+    "stop": "oubliette stop --agents end",
     "restore": "oubliette restore 3k9x --turn 2",
     "diff": "oubliette diff 3k9x --turn 2 --stat",
     "drop": "oubliette drop 3k9x",
@@ -114,7 +116,8 @@ app = typer.Typer(
 app.command("run")(run_command.run)
 app.command("attach")(attach.attach)
 app.command("serve")(serve_command.serve)
-app.command("stop")(serve_command.stop)
+app.command("status")(running_server.status)
+app.command("stop")(running_server.stop)
 app.command("restore")(restore.restore)
 app.command("diff")(diff.diff)
 app.command("drop")(apply.drop)

@@ -45,6 +45,11 @@ class Server:
         self.failed = parts.failed
         """Done when a critical part has failed permanently; the result describes which."""
 
+    @property
+    def keeps_agents(self) -> bool:
+        """Whether its agents outlive it."""
+        return self._parts.keep_agents
+
     async def loaded(self) -> None:
         """Wait until everything that is imported after the start is loaded."""
         if self._parts.http:

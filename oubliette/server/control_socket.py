@@ -2,9 +2,10 @@
 
 Messages are JSON objects, one per line. `{"id", "verb": "call", "tool", "arguments"}` calls a tool
 with all rights; with `"progress": true`, lines `{"id", "progress"}` report its progress. `{"id",
-"verb": "status"}` returns the status of the server. The answer is `{"id", "ok": {…}}` or `{"id",
-"error": {code, message, hint, field}}`. The socket has mode 0600 in a 0700 folder, and the peer's
-user id is checked in addition: every user who passes could read the database anyway.
+"verb": "status"}` returns the status of the server, and `{"id", "verb": "on_stop", "agents"}` sets
+what becomes of agents at its end (keep, end). The answer is `{"id", "ok": {…}}` or `{"id", "error":
+{code, message, hint, field}}`. The socket has mode 0600 in a 0700 folder, and the peer's user id is
+checked in addition: every user who passes could read the database anyway.
 """
 
 from __future__ import annotations
@@ -154,15 +155,29 @@ def _is_listening(home: Path) -> bool:
 
 
 class ControlSocket:
-    """Server of the connections to `listener`, which comes from `listening`."""
+    """Server of the connections to `listener`, which comes from `listening`.
+
+    Args:
+        services: of the tools.
+        home: of the server.
+        status: of the server.
+        listener: see above.
+        on_stop: sets what becomes of agents at the end of the server: `keep` or `end`.
+    """
 
     def __init__(
-        self, services: ToolServices, home: Path, status: Mapping[str, Any], listener: socket.socket
+        self,
+        services: ToolServices,
+        home: Path,
+        status: Mapping[str, Any],
+        listener: socket.socket,
+        on_stop: Callable[[str], object],
     ) -> None:
         self._services = services
         self._home = home
         self._status = dict(status)
         self._listener = listener
+        self._on_stop = on_stop
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
         self._watch: RemovalWatch | None = None
@@ -272,8 +287,16 @@ class ControlSocket:
                 return number, await self._call(
                     context, fields.get("tool"), fields.get("arguments")
                 )
+            case "on_stop":
+                return number, self._decide_for_agents(fields.get("agents"))
             case verb:
                 return number, _error(NotFound(f"unknown verb {verb!r}"))
+
+    def _decide_for_agents(self, agents: object) -> dict[str, Any]:
+        if agents not in ("keep", "end"):  # a list, which may be any value, has no hash
+            return _error(InvalidParameter("must be keep or end", field="agents"))
+        self._on_stop(str(agents))
+        return {"ok": {"agents": agents}}
 
     async def _call(self, context: CallContext, tool: object, arguments: Any) -> dict[str, Any]:
         try:

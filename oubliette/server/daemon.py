@@ -75,7 +75,7 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
         await asyncio.wait({stopped, server.failed}, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
         freezing.cancel()
-        log.info("stopping", agents=config.server.on_stop)
+        log.info("stopping", agents="keep" if server.keeps_agents else "end")
     if server.failed.done():
         raise OublietteError(
             f"the server could not go on: {server.failed.result()}",

@@ -361,12 +361,24 @@ class Startup:
             self._callers_served()
         if self.node is not None:
             await self.node.serve(self.url)
-        status = {"pid": os.getpid(), "url": self.url, "version": __version__}
-        control = ControlSocket(self.services, self.home, status, self._listener)
+        status = {
+            "pid": os.getpid(),
+            "url": self.url,
+            "version": __version__,
+            "since": time.time(),
+            "runtime": self._runtime.name,
+            "isolation": self._runtime.capabilities.isolation,
+        }
+        control = ControlSocket(
+            self.services, self.home, status, self._listener, self._decide_for_agents
+        )
         await control.start()
         self._stack.push_async_callback(stopping, "control socket", control.aclose)
         clearance = Clearance(self._folders, self._reader, self._begun)
         self._stack.push_async_callback(stopping, "leftovers", clearance.aclose)
+
+    def _decide_for_agents(self, on_stop: str) -> None:
+        self.keep_agents = on_stop == "keep"
 
     def _callers_served(self) -> None:
         self.context.callers_served.begin(self.clock.monotonic())

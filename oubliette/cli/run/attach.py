@@ -28,7 +28,8 @@ def attach(
     In a pipe, and with -o json, it is `session logs --follow`.
     """
     from oubliette.cli.client import following
-    from oubliette.cli.run import conversation, own_server
+    from oubliette.cli.run import conversation
+    from oubliette.cli.serve import background
     from oubliette.config.loader import find_home
 
     session_id = whole_id(home, "session", session)
@@ -36,7 +37,7 @@ def attach(
         following.log(home, session_id, output, follow=True)
         return
     place = find_home(home)
-    url = own_server.answering(place).url
+    url = background.answering(place).url
     found = call(home, "session_get", {"session_id": session_id})
     with conversation.key_of_project(place, found["project_id"], "oubliette attach") as key:
         asyncio.run(_show(url, key, session_id, max(-1, found["last_index"] - HISTORY)))

@@ -57,7 +57,8 @@ def run(  # noqa: PLR0917 - one parameter per option
     Your files are only read. The agent works in a container on a branch of its own. Ctrl-C
     leaves it running, a second one at once interrupts it. A pipe gets its last message alone.
     """
-    from oubliette.cli.run import chosen_project, own_server
+    from oubliette.cli.run import chosen_project
+    from oubliette.cli.serve import background
     from oubliette.config.loader import find_home
 
     if project is not None and (repo is not None or branch is not None or dirty):
@@ -65,7 +66,7 @@ def run(  # noqa: PLR0917 - one parameter per option
     task = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     source = None if project else chosen_project.Source(repo, branch, dirty=dirty)
     place = find_home(home)
-    server = own_server.found_or_started(place)
+    server = background.found_or_started(place)
     if source is None:
         project_id = chosen_project.named(home, project or "")
     else:

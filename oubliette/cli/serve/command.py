@@ -1,17 +1,14 @@
-"""Commands `oubliette serve` and `oubliette stop`: the server of a home, and its end."""
+"""Command `oubliette serve`: the server of a home."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
-import signal
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
-from oubliette.errors import DeadlineExceeded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +55,22 @@ Node = Annotated[
         show_default=False,
     ),
 ]
+Detach = Annotated[
+    bool,
+    typer.Option(
+        "--detach", "-d", help="Run it in the background, and return once it serves or has failed."
+    ),
+]
+
+OPTIONS: Final = {
+    "server.host": "--host",
+    "server.port": "--port",
+    "containers.runtime": "--runtime",
+    "agents.default": "--agent",
+    "server.on_stop": "--on-stop",
+    "store.database": "--database",
+}
+"""Key of the configuration → the option that overrides it."""
 
 
 def serve(  # noqa: PLR0917 - one parameter per option
@@ -71,6 +84,7 @@ def serve(  # noqa: PLR0917 - one parameter per option
     database: Database = None,
     cluster: Cluster = None,
     node: Node = None,
+    detach: Detach = False,
     output: Output = Format.text,
 ) -> None:
     """Run the server until it gets SIGTERM or Ctrl-C.
@@ -81,6 +95,22 @@ def serve(  # noqa: PLR0917 - one parameter per option
     With --cluster the server is a process of Ray's. Its home is the folder of the node's name in
     --home, where the first start stores the other options.
     """
+    if log_level not in {"debug", "info", "warning", "error"}:
+        raise typer.BadParameter(
+            f"{log_level!r} is not one of: debug, info, warning, error", param_hint="--log-level"
+        )
+    if cluster is None and node is not None:
+        raise typer.BadParameter("is for --cluster", param_hint="--node")
+    values = (host, port, runtime, agent, on_stop, database)
+    given: dict[str, object] = {
+        key: value for key, value in zip(OPTIONS, values, strict=True) if value is not None
+    }
+    as_json = output is Format.json
+    if detach:
+        if cluster is not None:
+            raise typer.BadParameter("a node stays in the foreground", param_hint="--detach")
+        _serve_detached(home, given, log_level, as_json=as_json)
+        return
     import sys
 
     from oubliette.cli.terminal import stop_signals
@@ -92,26 +122,10 @@ def serve(  # noqa: PLR0917 - one parameter per option
     from oubliette.config.loader import find_home
     from oubliette.runtime.files.home import is_there, prepare
 
-    if log_level not in {"debug", "info", "warning", "error"}:
-        raise typer.BadParameter(
-            f"{log_level!r} is not one of: debug, info, warning, error", param_hint="--log-level"
-        )
-    as_json = output is Format.json
     logging_config.configure(log_level, as_json=as_json or not sys.stderr.isatty())
     place = find_home(home)
-    if cluster is None and node is not None:
-        raise typer.BadParameter("is for --cluster", param_hint="--node")
     if is_there(place):  # else the server creates it, once it is known that it can start
         prepare(place)
-    overrides: dict[str, object] = {
-        "server.host": host,
-        "server.port": port,
-        "containers.runtime": runtime,
-        "agents.default": agent,
-        "server.on_stop": on_stop,
-        "store.database": database,
-    }
-    given = {key: value for key, value in overrides.items() if value is not None}
     try:
         if cluster is None:
             _serve_alone(place, given, as_json=as_json)
@@ -121,6 +135,24 @@ def serve(  # noqa: PLR0917 - one parameter per option
             serve_node(place, cluster, node, given, log_level=log_level, as_json=as_json)
     finally:
         stop_signals.ignore()
+
+
+def _serve_detached(
+    home: str | None, settings: dict[str, object], log_level: str, *, as_json: bool
+) -> None:
+    """Run the server in a process of its own."""
+    from oubliette.cli.serve import background
+    from oubliette.config.loader import find_home
+    from oubliette.runtime.files.home import prepare
+
+    place = find_home(home)
+    prepare(place)
+    words = ["--log-level", log_level]
+    for key, value in settings.items():
+        words += [OPTIONS[key], str(value)]
+    if not as_json:
+        note(f"Starting a server on {place} …")
+    _announce(place, background.started(place, words), as_json=as_json)
 
 
 def _serve_alone(place: Path, settings: dict[str, object], *, as_json: bool) -> None:
@@ -165,28 +197,3 @@ def use_one_arena() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
-
-
-STOP_SECONDS: Final = 60.0
-
-
-def stop(home: Home = None, output: Output = Format.text) -> None:
-    """Stop the server of a home, as SIGTERM does; what becomes of agents is `server.on_stop`."""
-    from oubliette.api.control import ControlClient
-    from oubliette.cli.client.lock_wait import LockWait
-    from oubliette.config.loader import find_home
-
-    place = find_home(home)
-    with ControlClient(place) as client:
-        pid = int(client.status()["pid"])
-    os.kill(pid, signal.SIGTERM)
-    with LockWait(place) as lock:  # the server has it until it has ended
-        if not lock.within(STOP_SECONDS):
-            raise DeadlineExceeded(
-                f"the server of {place} (process {pid}) has not ended within {STOP_SECONDS:g} s",
-                hint="read its log",
-            )
-    if output is Format.json:
-        print_json({"pid": pid, "stopped": True})
-        return
-    note(f"The server of {place} (process {pid}) has stopped.")

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,11 @@ async def opened(bench: Bench, home: Path) -> AsyncIterator[ControlSocket]:
 
 
 @contextlib.asynccontextmanager
-async def serving(bench: Bench, home: Path, status: dict[str, Any]) -> AsyncIterator[ControlSocket]:
+async def serving(
+    bench: Bench, home: Path, status: dict[str, Any], on_stop: Callable[[str], object] = str
+) -> AsyncIterator[ControlSocket]:
     with control_socket.listening(home) as listener:
-        made = ControlSocket(bench.services, home, status, listener)
+        made = ControlSocket(bench.services, home, status, listener, on_stop)
         await made.start()
         yield made
         await made.aclose()
@@ -92,6 +94,19 @@ async def test_several_calls_go_over_one_link(home: Path) -> None:
     listed, status = await client(home, both)
     assert len(listed["projects"]) == 1
     assert status == {"pid": 7, "url": "http://x/mcp"}
+
+
+async def test_the_last_choice_for_agents_holds_and_a_wrong_one_is_refused(
+    bench: Bench, home: Path
+) -> None:
+    kept: list[str] = []
+    async with serving(bench, home, {}, kept.append):
+        for agents in ("end", "keep"):
+            await client(home, lambda link, agents=agents: link.decide_for_agents(agents))
+        for wrong in ("drop", ["end"], None):
+            with pytest.raises(InvalidParameter, match="must be keep or end"):
+                await client(home, lambda link, wrong=wrong: link.decide_for_agents(wrong))
+    assert kept == ["end", "keep"]
 
 
 @pytest.mark.usefixtures("opened")
@@ -228,7 +243,7 @@ async def test_who_comes_before_the_server_runs_is_answered_when_it_does(
         early = asyncio.create_task(client(home, lambda link: link.status()))
         silent = await client(home, lambda link: link.answers(0.05))
         assert not silent
-        made = ControlSocket(bench.services, home, {"pid": 3}, listener)
+        made = ControlSocket(bench.services, home, {"pid": 3}, listener, str)
         await made.start()
         assert await early == {"pid": 3}
         await made.aclose()

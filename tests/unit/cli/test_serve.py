@@ -154,3 +154,44 @@ def test_a_server_says_when_it_is_ready_lets_commands_in_and_stops_in_order(
     assert made["token"][-43:] not in (home / "log").read_text()
     after = call_offline(home / "home", "token_list", {})
     assert [each["token_id"] for each in after["tokens"]] == [made["token_id"]]
+
+
+@pytest.mark.whole
+def test_a_detached_server_goes_on_tells_its_status_and_ends_its_agents_if_asked(
+    environ: dict[str, str],
+) -> None:
+    """Steps: detach; a second one is refused; a session; the status; stop with its agents."""
+    began = cli(environ, "serve", "--detach", "--port", "0", "-o", "json")
+    try:
+        assert began.returncode == 0, began.stderr
+        ready = json.loads(began.stdout)
+        assert "oubliette stop --home " in began.stderr
+        second = cli(environ, "serve", "--detach", "--port", "0", "-o", "json")
+        refused = json.loads(second.stderr)["error"]
+        assert (second.returncode, refused["code"]) == (2, "home_in_use")
+        assert f"({ready['pid']})" in refused["message"]
+        assert "its log is " in refused["hint"]
+        assert cli(environ, "project", "create", "shop").returncode == 0
+        assert cli(environ, "session", "spawn", "shop", "say hello", "-f").returncode == 0
+        status = json.loads(cli(environ, "status", "-o", "json").stdout)
+        assert (status["pid"], status["url"]) == (ready["pid"], ready["url"])
+        assert (status["sessions"], status["agents"]) == ({"idle": 1}, {"scripted": 1})
+        assert status["since"] <= time.time()
+    finally:
+        ended = cli(environ, "stop", "--agents", "end", "-o", "json")
+        cli(environ, "stop")  # one that a failure above has left
+    assert json.loads(ended.stdout) == {"pid": ready["pid"], "stopped": True}
+    listed = json.loads(cli(environ, "session", "list", "-o", "json").stdout)["sessions"]
+    assert [each["status"] for each in listed] == ["completed"]
+    assert cli(environ, "status").returncode == 8
+
+
+@pytest.mark.whole
+def test_a_detached_server_that_does_not_start_tells_why_and_where_its_log_is(
+    environ: dict[str, str],
+) -> None:
+    done = cli(environ, "serve", "--detach", "--port", "0", "--agent", "opncode", "-o", "json")
+    assert (done.returncode, done.stdout) == (2, "")
+    told = json.loads(done.stderr)["error"]
+    assert "there is no agent 'opncode'" in told["message"]
+    assert f"its log is {environ['OUBLIETTE_HOME']}/server.log" in told["hint"]

@@ -1,4 +1,4 @@
-"""The server of a home that answers, which is started if none runs."""
+"""Servers in the background: that of a home, which is started if none runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from oubliette.api.control import ControlClient
+from oubliette.api.errors import from_wire
 from oubliette.cli.terminal.output import note
 from oubliette.config.loader import load
-from oubliette.errors import DeadlineExceeded, RuntimeFailure, Unavailable
+from oubliette.errors import DeadlineExceeded, OublietteError, RuntimeFailure, Unavailable
 from oubliette.runtime.files.home import prepare
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 LOG: Final = "server.log"
@@ -39,10 +41,8 @@ class RunningServer(msgspec.Struct, frozen=True, kw_only=True):
 def found_or_started(home: Path) -> RunningServer:
     """Return the server of a home; start one, with a note, if none runs.
 
-    The server that is started is a process of its own, which goes on after this one.
-
     Raises:
-        RuntimeFailure: it did not start; has the end of its log.
+        OublietteError: as `started`.
         DeadlineExceeded: it does not answer.
         ConfigError: the configuration cannot be used.
     """
@@ -52,36 +52,73 @@ def found_or_started(home: Path) -> RunningServer:
         pass
     prepare(home)
     config = load(home).config
+    # Another program's port is no reason not to begin.
+    taken = config.server.port and not _is_free(config.server.host, config.server.port)
+    note(f"No server runs on {home}: starting one …")
+    try:
+        return started(home, ["--port", "0"] if taken else [])
+    except OublietteError:
+        with contextlib.suppress(Unavailable):  # that of another command was faster
+            return answering(home)
+        raise
+
+
+def started(home: Path, options: Sequence[str]) -> RunningServer:
+    """Start a server in a process of its own, which goes on after this one; wait until it serves.
+
+    The stages of a start have their own deadlines.
+
+    Args:
+        home: its folder, which exists.
+        options: of `oubliette serve`.
+
+    Raises:
+        OublietteError: why it did not start, of the class of the server's error.
+        RuntimeFailure: it ended without one; has the end of its log.
+    """
     log = home / LOG
     command = [sys.executable, "-P", "-m", "oubliette", "serve", "--home", str(home), "-o", "json"]
-    if config.server.port and not _is_free(config.server.host, config.server.port):
-        command += ["--port", "0"]  # another program's port is no reason not to begin
-    note(f"No server runs on {home}: starting one …")
     began = time.monotonic()
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    fd = os.open(log, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "ab") as errors:
+        before = os.fstat(fd).st_size
         process = subprocess.Popen(
-            command,
+            [*command, *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
             start_new_session=True,
         )
     assert process.stdout is not None
-    with process.stdout as output:
-        line = output.readline()
+    try:
+        with process.stdout as output:
+            line = output.readline()
+    except KeyboardInterrupt:
+        process.terminate()
+        raise
     if not line:
         process.wait(START_SECONDS)
-        with contextlib.suppress(Unavailable):  # that of another command was faster
-            return answering(home)
-        text = log.read_text(encoding="utf-8", errors="replace")[-_LOG_SHOWN:]
-        raise RuntimeFailure(f"the server did not start:\n{text}", hint="oubliette doctor")
+        raise _failure(log, before)
     ready = json.loads(line)
     note(
         f"It runs (process {ready['pid']}, {time.monotonic() - began:.1f} s, log {log}) and goes on"
-        " after this command; oubliette stop ends it."
+        f" after this command; oubliette stop --home {home} ends it."
     )
     return RunningServer(url=ready["url"], pid=ready["pid"])
+
+
+def _failure(log: Path, before: int) -> OublietteError:
+    """Return what a server that has ended has written last, the log being `before` bytes then."""
+    with log.open("rb") as written:
+        written.seek(before)
+        text = written.read().decode(errors="replace").strip()
+    try:
+        error = from_wire(json.loads(text.splitlines()[-1])["error"])
+    except (ValueError, LookupError, TypeError):  # it was killed, or could not even begin
+        tail = text[-_LOG_SHOWN:]
+        error = RuntimeFailure(f"the server did not start:\n{tail}", hint="oubliette doctor")
+    error.hint = f"{error.hint}; its log is {log}" if error.hint else f"its log is {log}"
+    return error
 
 
 def answering(home: Path) -> RunningServer:

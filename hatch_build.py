@@ -1,4 +1,4 @@
-"""Puts the zipapp that runs inside containers into the wheel."""
+"""Puts the zipapp that runs inside containers, and the documents, into the wheel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class ZipappHook(BuildHookInterface):
-    """Builds `oubliette/_bundled/oubliette.pyz` from `incontainer`."""
+    """Builds `oubliette/_bundled/oubliette.pyz` from `incontainer`, and adds `docs`."""
 
     PLUGIN_NAME = "custom"
 
@@ -32,6 +32,7 @@ class ZipappHook(BuildHookInterface):
             sys.path.remove(self.root)
         target = build(Path(self.directory) / "oubliette.pyz")
         build_data["force_include"][str(target)] = "oubliette/_bundled/oubliette.pyz"
+        build_data["force_include"][str(Path(self.root) / "docs")] = "oubliette/_bundled/docs"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Leave nothing but the wheel behind."""

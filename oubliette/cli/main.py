@@ -39,7 +39,14 @@ from oubliette.cli.serve import command as serve_command
 from oubliette.cli.serve import running_server
 from oubliette.cli.terminal import standard_streams, usage
 from oubliette.cli.terminal.command_hints import in_commands
-from oubliette.cli.terminal.output import Format, choose, print_error
+from oubliette.cli.terminal.output import (
+    Format,
+    Output,
+    choose,
+    print_entries,
+    print_error,
+    print_json,
+)
 from oubliette.cli.terminal.plain_values import LeanGroup
 from oubliette.errors import OublietteError
 from oubliette.version import __version__
@@ -65,6 +72,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "export": "oubliette export 3k9x fix.patch",
     "apply": "oubliette apply 3k9x",
     "git-credential": "oubliette git-credential get",
+    "docs": "oubliette docs connecting",
     "doctor": "oubliette doctor --quick",
     "demo": "oubliette demo --agent scripted",
     "audit": "oubliette audit --since 1h --failed",
@@ -111,7 +119,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
     epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 denied, 5 timeout, 6 limit,"
-    " 7 exists already, 8 no server.",
+    " 7 exists already, 8 no server.\n\nDocuments: oubliette docs.",
 )
 app.command("run")(run_command.run)
 app.command("attach")(attach.attach)
@@ -162,6 +170,37 @@ def main(
 ) -> None:
     """Options of the program itself."""
     del version
+
+
+@app.command("docs")
+def docs(
+    document: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Document; without it, they are listed.")
+    ] = None,
+    output: Output = Format.text,
+) -> None:
+    """List the documents of this release, or read one."""
+    from oubliette.cli.terminal import documents
+
+    if document is None:
+        listed = [{"name": each, "title": documents.title(each)} for each in documents.names()]
+        if output is Format.json:
+            print_json({"documents": listed})
+        else:
+            print_entries((("NAME", "name"), ("TITLE", "title")), listed)
+        return
+    text = documents.text(document)
+    if output is Format.json:
+        print_json({"name": document, "text": text})
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.markdown import Markdown
+
+        console = Console()
+        with console.pager():
+            console.print(Markdown(text))
+    else:
+        sys.stdout.write(text)
 
 
 @app.command(

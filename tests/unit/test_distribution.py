@@ -66,6 +66,15 @@ def test_the_wheel_carries_the_zipapp_for_containers(wheel: zipfile.ZipFile) -> 
     assert "oubliette/_bundled/oubliette.pyz" in wheel.namelist()
 
 
+def test_all_that_is_uploaded_has_the_documents(built: Path, wheel: zipfile.ZipFile) -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert "command-line.md" in pages
+    assert {f"oubliette/_bundled/docs/{page}" for page in pages} <= set(wheel.namelist())
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        assert pages <= {Path(each.name).name for each in archive if each.isfile()}
+
+
 def test_the_base_tools_of_agents_are_in_all_that_is_uploaded(
     built: Path, wheel: zipfile.ZipFile
 ) -> None:
@@ -133,6 +142,7 @@ def test_the_source_distribution_has_what_a_build_needs_and_no_tests(built: Path
         "LICENSE",
         "PKG-INFO",
         "README.md",
+        "docs",
         "hatch_build.py",
         "oubliette",
         "pyproject.toml",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import os
 import sys
 from typing import Annotated, Any, Final, NoReturn
 
@@ -32,6 +33,7 @@ from oubliette.cli import (
     store,
     token,
 )
+from oubliette.cli.client import completion
 from oubliette.cli.doctor import command
 from oubliette.cli.run import attach
 from oubliette.cli.run import command as run_command
@@ -257,7 +259,10 @@ def _run(given: list[str]) -> NoReturn:
     code: object = 0
     try:
         # The parser's own error output is text; for programs its errors are handled here.
-        parser = _command(_first(given))
+        completes = completion.VARIABLE in os.environ
+        parser = _command(_first(completion.words() if completes else given))
+        if completes:
+            completion.offer(parser)
         try:
             code = parser(args=given, prog_name="oubliette", standalone_mode=not as_json)
         finally:

@@ -11,6 +11,7 @@ import typer
 from oubliette.cli.client.calls import pages
 from oubliette.cli.client.resolver import fitting
 from oubliette.cli.client.tool_command import DISCARD, PROJECT, ToolCommand, argument, flag, option
+from oubliette.cli.terminal import choices
 from oubliette.cli.terminal.output import at, clean, line_of, note, print_entries
 from oubliette.user_paths import absolute
 
@@ -96,11 +97,12 @@ def list_projects(answer: Answer) -> None:
     (
         argument("name", "Name, unique among existing projects."),
         option("description", "Purpose, for people."),
-        option("agent", "Agent of its sessions; else the server's."),
+        option("agent", "Agent of its sessions; else the server's.", metavar=choices.AGENT),
         option("model", "Model of its agents."),
         option(
             "autonomy",
-            "Actions allowed without a permission: off (all), high, medium, low, ask (none).",
+            "Actions allowed without a permission: off (all) to ask (none).",
+            metavar=choices.AUTONOMY,
         ),
         option("container_type", "Type of its containers; else the server's default."),
         option("remote_url", "URL of its repository, set as git's origin."),

@@ -9,6 +9,7 @@ import typer
 
 from oubliette.cli.client.calls import call
 from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.terminal import choices
 from oubliette.cli.terminal.output import Format, Home, Output, clean, note, print_json
 from oubliette.errors import InvalidParameter, OublietteError
 
@@ -104,7 +105,9 @@ def fork(  # noqa: PLR0917 - one parameter per option
         typer.Option("--at", help="The end of this turn, or a snapshot by its name: 1-start."),
     ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Number of new sessions.")] = 1,
-    agent: Annotated[str | None, typer.Option(help="Agent; else that of the session.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar=choices.AGENT, help="Agent; else that of the session.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Model; else that of the session.")] = None,
     home: Home = None,
     output: Output = Format.text,

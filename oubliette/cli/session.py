@@ -13,6 +13,7 @@ from oubliette.cli.client.calls import call, pages
 from oubliette.cli.client.other_owner import explained
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.client.tool_command import SESSION, ToolCommand
+from oubliette.cli.terminal import choices
 from oubliette.cli.terminal.output import (
     Format,
     Home,
@@ -150,7 +151,10 @@ def list_sessions(
     ] = None,
     status: Annotated[
         list[str] | None,
-        typer.Option(help="Only sessions with this status; give it again for one of several."),
+        typer.Option(
+            metavar=choices.STATUS,
+            help="Only sessions with this status; give it again for one of several.",
+        ),
     ] = None,
     text: Annotated[
         str | None, typer.Option(help="Only sessions with this in their title or last prompt.")
@@ -204,12 +208,15 @@ def spawn(  # noqa: PLR0913, PLR0917 - one parameter per option
     prompt: Annotated[
         str, typer.Argument(help="Message to the agent; - reads it from standard input.")
     ],
-    agent: Annotated[str | None, typer.Option(help="Agent; else the project's.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar=choices.AGENT, help="Agent; else the project's.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Model; else the project's.")] = None,
     autonomy: Annotated[
         str | None,
         typer.Option(
-            help="Actions allowed without a permission: off (all), high, medium, low, ask (none)."
+            metavar=choices.AUTONOMY,
+            help="Actions allowed without a permission: off (all) to ask (none).",
         ),
     ] = None,
     workspace: Annotated[
@@ -231,7 +238,10 @@ def spawn(  # noqa: PLR0913, PLR0917 - one parameter per option
     new: Annotated[bool, typer.Option("--new", hidden=True)] = False,
     key_scope: Annotated[
         str | None,
-        typer.Option(help="Make a key of this scope for the agent, for Oubliette's tools."),
+        typer.Option(
+            metavar=choices.SCOPE,
+            help="Make a key of this scope for the agent, for Oubliette's tools.",
+        ),
     ] = None,
     follow: Follow = False,
     home: Home = None,

@@ -9,6 +9,7 @@ import typer
 
 from oubliette.cli.client.calls import call
 from oubliette.cli.client.tool_command import ToolCommand, argument, whole
+from oubliette.cli.terminal import choices
 from oubliette.cli.terminal.output import (
     Format,
     Home,
@@ -43,7 +44,7 @@ TOKENS: Final[tuple[Column, ...]] = (
 def create(  # noqa: PLR0917 - one parameter per option
     scope: Annotated[
         str,
-        typer.Option(help="Scope of the key: admin, write, read, project:<id> or project:<id>:ro."),
+        typer.Option(metavar=choices.SCOPE, help="Scope of the key; :ro is for reading."),
     ],
     name: Annotated[str, typer.Option(help="Purpose, for people.")] = "cli",
     principal: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from oubliette.cli.terminal import choices
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 from oubliette.errors import OublietteError
 
@@ -40,13 +41,16 @@ def run(  # noqa: PLR0917 - one parameter per option
         str | None,
         typer.Option(help="Work in this project (id or name) instead of on a repository."),
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Agent; else the server's.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar=choices.AGENT, help="Agent; else the server's.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Model; else the server's.")] = None,
     autonomy: Annotated[
         str | None,
         typer.Option(
-            help="Actions allowed without asking you: off (all), high, medium, low, ask (none)."
-            " Unset: ask at a terminal, else the server's."
+            metavar=choices.AUTONOMY,
+            help="Actions allowed without asking you: off (all) to ask (none)."
+            " Unset: ask at a terminal, else the server's.",
         ),
     ] = None,
     home: Home = None,

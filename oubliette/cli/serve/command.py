@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from oubliette.cli.terminal import choices
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 
 if TYPE_CHECKING:
@@ -19,19 +20,21 @@ Port = Annotated[
     typer.Option(min=0, max=65535, help="TCP port; 8080 unless set, 0: any free one."),
 ]
 Runtime = Annotated[
-    str | None, typer.Option(help="Container runtime: auto, process, docker, podman or apple.")
+    str | None, typer.Option(metavar=choices.RUNTIME, help="Container runtime; auto unless set.")
 ]
 Agent = Annotated[
     str | None,
-    typer.Option(help="Default agent, for projects that name none: auto, or its name."),
+    typer.Option(
+        metavar=f"auto|{choices.AGENT}", help="Default agent, for projects that name none."
+    ),
 ]
 OnStop = Annotated[
     str | None,
-    typer.Option(help="Effect of a stop on agents: keep (for the next server) or end."),
+    typer.Option(
+        metavar="keep|end", help="Effect of a stop on agents: keep them for the next server."
+    ),
 ]
-LogLevel = Annotated[
-    str, typer.Option(help="Level of the log on stderr: debug, info, warning or error.")
-]
+LogLevel = Annotated[str, typer.Option(metavar=choices.LEVEL, help="Level of the log on stderr.")]
 Database = Annotated[
     str | None,
     typer.Option(

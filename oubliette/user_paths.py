@@ -1,4 +1,4 @@
-"""Paths as users write them: with `~`, relative, or none at all.
+"""Paths as users write them, with `~`, relative, or none at all; and files of theirs.
 
 A machine may have no answer to them: a service without HOME whose user has no passwd entry, a shell
 in a folder that was removed.
@@ -6,6 +6,8 @@ in a folder that was removed.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,3 +57,24 @@ def working_folder() -> Path:
             f"the working directory cannot be used any more: {error.strerror}",
             hint="cd to another folder",
         ) from error
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file that only the user may read; a reader of it sees the old one or the new.
+
+    Where it is a link, the file that it leads to is replaced. Missing folders are made.
+    """
+    place = Path(os.path.realpath(path))
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd, new = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            if place.exists() and place.stat().st_uid != os.geteuid():
+                os.fchown(fd, place.stat().st_uid, place.stat().st_gid)
+            os.fsync(fd)
+        os.replace(new, place)  # noqa: PTH105 - a name as tempfile gives it
+    except BaseException:
+        Path(new).unlink(missing_ok=True)
+        raise

@@ -96,6 +96,9 @@ EXAMPLES: Final[dict[str, str]] = {
     "cluster env": "oubliette cluster env --head",
     "config show": "oubliette config show --sources",
     "config schema": "oubliette config schema",
+    "config get": "oubliette config get server.port",
+    "config set": "oubliette config set opencode.api_key env:ANTHROPIC_API_KEY",
+    "config edit": "oubliette config edit",
 }
 """Words of the command → the example."""
 

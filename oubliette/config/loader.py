@@ -54,6 +54,9 @@ _REMEDIES: Final = {
 
 _REFERENCES: Final = "env:[A-Za-z_]"
 """Part of the patterns of all keys that refer to a secret."""
+_REFERENCE_REMEDY: Final = (
+    "put the secret into a variable or a file, and its name here: env:NAME or file:/path"
+)
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,11 +87,13 @@ def load(
     overrides: Mapping[str, object] | None = None,
     *,
     origin: str = "command line",
+    text: str | None = None,
 ) -> Loaded:
     """Read the file of `home`, the environment, then `overrides` (`section.key` → value).
 
     Later sources take precedence. In the environment a list is JSON, or its entries separated by
-    commas. `origin` is what errors call the source of the overrides.
+    commas. `origin` is what errors call the source of the overrides. With `text` that is what the
+    file contains, which is not read.
 
     Raises:
         ConfigError: an unreadable file, an unknown key or an invalid value; names the key and its
@@ -97,7 +102,47 @@ def load(
     path = home / FILE_NAME
     tree: dict[str, dict[str, Any]] = {}
     sources: dict[str, str] = {}
-    for section, keys in _read(path).items():
+    _put_file(tree, sources, path, text_of(path) if text is None else text)
+    for variable, given_text in environ.items():
+        if not variable.startswith(_PREFIX) or "__" not in variable:
+            continue
+        key = variable[len(_PREFIX) :].lower().replace("__", ".", 1)
+        words = tuple(key.split(".", 1))
+        if words[0] in SECTIONS_OF_TABLES and "__" in words[1]:
+            words = (words[0], *words[1].split("__", 1))
+        elif key not in schema_keys():
+            raise _unknown(key, schema_keys(), f"{variable}: there is no key")
+        value = value_of_text(words, given_text)
+        _put(tree, sources, words, value, f"environment ({variable})")
+    for key, value in (overrides or {}).items():
+        _put(tree, sources, _words(key, value, origin), value, origin)
+    config = _convert(tree, path, sources)
+    return Loaded(config=config, sources={key: sources.get(key, "default") for key in flat(config)})
+
+
+def key_words(key: str, wrong: str = "there is no key") -> tuple[str, ...]:
+    """Return the section and the name of a key, between them the name of its table if it has one.
+
+    Raises:
+        ConfigError: there is no such key; begins with `wrong`, has the one that was probably meant.
+    """
+    section, _, rest = key.partition(".")
+    if section not in SECTIONS_OF_TABLES:
+        if key not in schema_keys():
+            raise _unknown(key, schema_keys(), wrong)
+        return section, rest
+    table, _, name = rest.rpartition(".")
+    if not table or not name:
+        raise ConfigError(f"{wrong} {key}", hint=f"write {section}.NAME.KEY")
+    _check_option(section, table, name, wrong)
+    return section, table, name
+
+
+def _put_file(
+    tree: dict[str, dict[str, Any]], sources: dict[str, str], path: Path, text: str
+) -> None:
+    """Set what the file has."""
+    for section, keys in _parsed(path, text).items():
         if section not in Config.__struct_fields__:
             known = Config.__struct_fields__
             raise _unknown(section, known, f"{path}: there is no section")
@@ -121,28 +166,14 @@ def load(
                     )
                 raise error
             _put(tree, sources, (section, name), value, str(path))
-    for variable, text in environ.items():
-        if not variable.startswith(_PREFIX) or "__" not in variable:
-            continue
-        key = variable[len(_PREFIX) :].lower().replace("__", ".", 1)
-        words = tuple(key.split(".", 1))
-        if words[0] in SECTIONS_OF_TABLES and "__" in words[1]:
-            words = (words[0], *words[1].split("__", 1))
-        elif key not in schema_keys():
-            raise _unknown(key, schema_keys(), f"{variable}: there is no key")
-        _put(tree, sources, words, _from_text(words, text), f"environment ({variable})")
-    for key, value in (overrides or {}).items():
-        _put(tree, sources, _words(key, origin), value, origin)
-    config = _convert(tree, path, sources)
-    return Loaded(config=config, sources={key: sources.get(key, "default") for key in flat(config)})
 
 
-def _words(key: str, origin: str) -> tuple[str, str]:
-    """The section and the name of an override."""
+def _words(key: str, value: object, origin: str) -> tuple[str, ...]:
+    """The words of the key of an override, which may also be a whole table with its keys."""
     section, _, name = key.partition(".")
-    if section not in SECTIONS_OF_TABLES and key not in schema_keys():
-        raise _unknown(key, schema_keys(), f"{origin}: there is no key")
-    return section, name
+    if section in SECTIONS_OF_TABLES and isinstance(value, dict):
+        return section, name
+    return key_words(key, f"{origin}: there is no key")
 
 
 def _put(
@@ -170,12 +201,17 @@ def _put(
                     hint="write a longer key instead of a table in the table",
                 )
             continue
-        names = table_kind(section).__struct_fields__
-        if name not in names:
-            known = [f"{section}.{table}.{each}" for each in names]
-            raise _unknown(key, known, f"{source}: there is no key")
+        _check_option(section, table, name, f"{source}: there is no key")
     part[name] = _duration(words, value, source)
     sources[key] = source
+
+
+def _check_option(section: str, table: str, name: str, what: str) -> None:
+    """Check that tables of the section have this key; a package knows its own."""
+    names = table_kind(section).__struct_fields__
+    if section not in SECTIONS_OF_PACKAGES and name not in names:
+        known = [f"{section}.{table}.{each}" for each in names]
+        raise _unknown(f"{section}.{table}.{name}", known, what)
 
 
 def _duration(words: tuple[str, ...], value: object, source: str) -> object:
@@ -223,18 +259,26 @@ def flat(config: Config) -> dict[str, object]:
     return keys
 
 
-def _read(path: Path) -> dict[str, Any]:
+def text_of(path: Path) -> str:
+    """Return what the file contains; nothing if it is missing.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         if stat.S_ISFIFO(path.stat().st_mode):  # which may never be written to
             raise ConfigError(f"{path}: is a pipe", hint="put a plain file there, or remove it")
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return {}
+        return ""
     except OSError as error:
         hint = "it has to be a file in a folder, which this user may read; --home names the folder"
         raise ConfigError(f"{path}: {error.strerror}", hint=hint) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8") from error
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -249,8 +293,8 @@ def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
     return ConfigError(f"{what} {name}", hint=hint or "oubliette config schema lists the keys")
 
 
-def _from_text(words: tuple[str, ...], text: str) -> object:
-    """Convert a value of the environment to its key's type where possible; `_convert` checks it."""
+def value_of_text(words: tuple[str, ...], text: str) -> object:
+    """Convert a text to the type of its key where possible; whether it is valid `load` checks."""
     if words[0] in SECTIONS_OF_PACKAGES:
         if text.lstrip().startswith("["):
             try:
@@ -293,9 +337,10 @@ def _convert(tree: dict[str, dict[str, Any]], path: Path, sources: dict[str, str
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
         key = prefix + place.rstrip("`").partition("[")[0]
+        reference = _REFERENCE_REMEDY if _REFERENCES in what else None
         raise ConfigError(
             f"{key}: {_said(key, what)} (from {sources.get(key, path)})",
-            hint=_REMEDIES.get(key, "oubliette config schema lists the valid keys"),
+            hint=reference or _REMEDIES.get(key, "oubliette config schema lists the valid keys"),
         ) from error
 
 

@@ -47,8 +47,8 @@ except ModuleNotFoundError as error:
     print(json.dumps([*found, there, str(error)]))
 """
 SERVERS = [
-    "docker", "mcp", "platformdirs", "pydantic", "pykka", "rich", "starlette", "structlog", "typer",
-    "uvicorn",
+    "docker", "mcp", "platformdirs", "pydantic", "pykka", "rich", "starlette", "structlog", "tomlkit",
+    "typer", "uvicorn",
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from oubliette.cli.client.control import ControlClient
+from oubliette.api.control import ControlClient
 from oubliette.cli.terminal import documents
 from oubliette.cli.terminal.output import SHORT
 from oubliette.errors import Unavailable

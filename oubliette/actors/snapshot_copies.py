@@ -97,7 +97,7 @@ def repository_of(
     )
 
 
-async def forget_deleted(copies: BundledCopies, reader: Reader) -> None:
+async def forget_deleted(copies: BundledCopies | SharedFolder, reader: Reader) -> None:
     """Remove the copies of projects that are deleted, of whichever node they were."""
     try:
         for project_id in await copies.projects():

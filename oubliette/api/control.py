@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CALL_SECONDS: Final = 60.0
 CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 1.0
 MAX_SOCKET_PATH: Final = 103  # bytes
 
 
@@ -145,6 +146,15 @@ class ControlClient:
 def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that are not absent."""
     return {name: value for name, value in arguments.items() if value is not None}
+
+
+def status_of(home: Path) -> dict[str, Any] | None:
+    """Return the status of the server of a home; None if none answers within a second."""
+    try:
+        with ControlClient(home) as client:
+            return client.status() if client.answers(ANSWER_SECONDS) else None
+    except Unavailable:
+        return None
 
 
 def _connect(home: Path) -> socket.socket:

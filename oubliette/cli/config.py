@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -28,8 +28,6 @@ Key = Annotated[
     str,
     typer.Argument(help="Key as section.name; in a table of your own as section.TABLE.name."),
 ]
-ANSWER_SECONDS: Final = 1.0
-"""Time for a server to answer whether it runs."""
 
 
 @app.command("show")
@@ -272,13 +270,10 @@ def _write(path: Path, text: str) -> None:
 
 def _server_of(place: Path) -> int | None:
     """The process id of the server that runs on a home; None if none does."""
-    from oubliette.api.control import ControlClient
+    from oubliette.api.control import status_of
 
-    try:
-        with ControlClient(place) as client:
-            return int(client.status()["pid"]) if client.answers(ANSWER_SECONDS) else None
-    except Unavailable:
-        return None
+    status = status_of(place)
+    return None if status is None else int(status["pid"])
 
 
 def _note_restart(pid: int | None) -> None:

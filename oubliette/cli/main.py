@@ -39,6 +39,7 @@ from oubliette.cli.run import attach
 from oubliette.cli.run import command as run_command
 from oubliette.cli.serve import command as serve_command
 from oubliette.cli.serve import running_server
+from oubliette.cli.setup import mcp
 from oubliette.cli.terminal import standard_streams, usage
 from oubliette.cli.terminal.command_hints import in_commands
 from oubliette.cli.terminal.output import (
@@ -96,6 +97,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "cluster env": "oubliette cluster env --head",
     "config show": "oubliette config show --sources",
     "config schema": "oubliette config schema",
+    "mcp setup": "oubliette mcp setup claude",
     "config get": "oubliette config get server.port",
     "config set": "oubliette config set opencode.api_key env:ANTHROPIC_API_KEY",
     "config edit": "oubliette config edit",
@@ -158,6 +160,7 @@ app.add_typer(image.app, name="image")
 app.add_typer(store.app, name="store")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(config.app, name="config")
+app.add_typer(mcp.app, name="mcp")
 
 
 def _version(value: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from oubliette.errors import ConfigError
 
@@ -19,13 +19,14 @@ def with_value(text: str, words: Sequence[str], value: object) -> str:
     """
     import tomlkit
 
-    wanted = _tree(text)
+    wanted = parsed(text)
     _put(wanted, words, value)
     document = tomlkit.parse(text)
     part: Any = document
     for place, word in enumerate(words[:-1], 1):
         if word not in part:  # one that only holds tables has no line of its own
-            part[word] = tomlkit.table(is_super_table=place < len(words) - 1)
+            above = place < len(words) - 1 or isinstance(value, dict)
+            part[word] = tomlkit.table(is_super_table=above)
         part = part[word]
     part[words[-1]] = value
     return _checked(tomlkit.dumps(document), wanted)
@@ -39,7 +40,7 @@ def without(text: str, words: Sequence[str]) -> str:
     """
     import tomlkit
 
-    wanted = _tree(text)
+    wanted = parsed(text)
     document = tomlkit.parse(text)
     for tree in (wanted, cast("dict[str, Any]", document)):
         part = tree
@@ -58,11 +59,16 @@ def _put(tree: dict[str, Any], words: Sequence[str], value: object) -> None:
     tree[words[-1]] = value
 
 
-def _tree(text: str) -> dict[str, Any]:
+def parsed(text: str) -> dict[str, Any]:
+    """Return what the text contains.
+
+    Raises:
+        ConfigError: it is not TOML.
+    """
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the file is not TOML: {error}", hint=_BY_HAND) from error
+        raise ConfigError(f"it is not TOML: {error}", hint=_BY_HAND) from error
 
 
 def _checked(text: str, wanted: dict[str, Any]) -> str:
@@ -76,4 +82,4 @@ def _checked(text: str, wanted: dict[str, Any]) -> str:
     return text
 
 
-_BY_HAND = "change it in an editor"
+_BY_HAND: Final = "change it in an editor"

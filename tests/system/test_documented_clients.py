@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
 import sys
@@ -12,7 +13,12 @@ from typing import TYPE_CHECKING
 import httpx2
 import pytest
 
+from tests.requirements import program
+
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from tests.system.conftest import Done
     from tests.system.site import Site
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -60,3 +66,38 @@ async def test_the_request_without_an_sdk_opens_an_mcp_session(site: Site) -> No
     async with httpx2.AsyncClient(timeout=20) as client:
         answer = await client.post(site.server.url, content=body, headers=headers)
     assert (answer.status_code, "mcp-session-id" in answer.headers) == (200, True)
+
+
+@pytest.mark.whole
+@pytest.mark.requires("opencode")
+@pytest.mark.timeout(200)
+async def test_opencode_reaches_the_server_that_was_set_up_for_it(
+    oubliette: Callable[..., Awaitable[Done]], tmp_path: Path
+) -> None:
+    """Its own `mcp list` connects to each server that its file has."""
+    environ = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}
+
+    async def listed() -> str:
+        process = await asyncio.create_subprocess_exec(
+            program("opencode"), "mcp", "list",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "NO_COLOR": "1"},
+            cwd=tmp_path,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(90):
+                out, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return out.decode()
+
+    done = await oubliette("mcp", "setup", "opencode", **environ)
+    assert done.code == 0, done.err
+    assert "✓ oubliette" in (found := await listed()), found
+    done = await oubliette("mcp", "setup", "opencode", "--remove", **environ)
+    assert (done.code, "revoked" in done.err) == (0, True)
+    assert "oubliette" not in await listed()

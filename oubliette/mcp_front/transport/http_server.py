@@ -32,6 +32,12 @@ STRANGERS: Final = "(without a key)"
 log = structlog.get_logger("oubliette.front")
 
 
+def client_url(host: str, port: int) -> str:
+    """Return the URL of a server that listens there, for clients on its machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
+
+
 class HttpServer:
     """HTTP server of one ASGI application, which stops within a known time."""
 
@@ -76,9 +82,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        host, port = self.address
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared only
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
+        return client_url(*self.address)
 
     def bind(self) -> None:
         """Bind the port.

@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oubliette.runtime.snapshots.bundles import BundledCopies
-    from oubliette.runtime.snapshots.shared_folder import SharedFolder
     from oubliette.runtime.snapshots.copies import CopyName
     from oubliette.runtime.snapshots.git_program import GitProgram
     from oubliette.runtime.snapshots.shadow_repository import ShadowRepository
+    from oubliette.runtime.snapshots.shared_folder import SharedFolder
 
 
 class SecondPlace:
     """The copies of this server's repositories."""
 
-    def __init__(self, copies: BundledCopies | SharedFolder, git: GitProgram, seconds: float) -> None:
+    def __init__(
+        self, copies: BundledCopies | SharedFolder, git: GitProgram, seconds: float
+    ) -> None:
         self.copies = copies
         self._git = git
         self._seconds = seconds

@@ -14,6 +14,7 @@ OPTIONS = {
     "cli/call.py: call",
     "cli/serve/command.py: serve",
     "cli/run/command.py: run",
+    "cli/session.py: spawn",
 }
 """Commands and calls that are long for their options, one parameter each; their bodies are short."""
 

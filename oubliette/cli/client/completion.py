@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Read = Callable[[str, dict[str, Any]], dict[str, Any]]
     """Calls a tool."""
-    Source = Callable[[Read, str], list["Candidate"]]
+    Source = Callable[[Read, str], list["Offer"]]
     """Returns values, of what is read and of what was typed."""
 
 VARIABLE: Final = "_OUBLIETTE_COMPLETE"
@@ -35,7 +35,7 @@ _ODD: Final = re.compile(r"[^\w .,/+-]")
 """Characters that a description does not need: shells evaluate it, and agents choose some of it."""
 
 
-class Candidate(NamedTuple):
+class Offer(NamedTuple):
     """A value that is offered; has the fields of click's `CompletionItem`."""
 
     value: str
@@ -66,16 +66,14 @@ def _choices(parameter: Any) -> list[str]:
     return [each for each in shown if each.islower()] if len(shown) > 1 else []
 
 
-def _fitting(
-    source: Source | None, parameter: Any, context: Any, incomplete: str
-) -> list[Candidate]:
+def _fitting(source: Source | None, parameter: Any, context: Any, incomplete: str) -> list[Offer]:
     """Return the choices, and what there is, as far as it begins as it was typed."""
-    found = [*map(Candidate, _choices(parameter)), *_read(source, context, incomplete)]
+    found = [*map(Offer, _choices(parameter)), *_read(source, context, incomplete)]
     fit = {each.value: each for each in found if each.value.startswith(incomplete)}
     return list(fit.values())
 
 
-def _read(source: Source | None, context: Any, incomplete: str) -> list[Candidate]:
+def _read(source: Source | None, context: Any, incomplete: str) -> list[Offer]:
     if source is None:
         return []
     try:
@@ -102,19 +100,19 @@ def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, A
     return read_offline(place, tool, arguments)
 
 
-def _ids(entries: Iterable[tuple[str, str]], incomplete: str) -> list[Candidate]:
+def _ids(entries: Iterable[tuple[str, str]], incomplete: str) -> list[Offer]:
     """Candidates of ids with a description each: the ends, as in tables, or whole ones."""
     found = {each: _ODD.sub(" ", text)[:60] for each, text in entries}
     length = SHORT
     while len({each[-length:] for each in found}) < len(found):
         length += 1
-    ends = [Candidate(each[-length:], text) for each, text in found.items()]
+    ends = [Offer(each[-length:], text) for each, text in found.items()]
     if any(each.value.startswith(incomplete) for each in ends):
         return ends
-    return [Candidate(each, text) for each, text in found.items()]
+    return [Offer(each, text) for each, text in found.items()]
 
 
-def _sessions(read: Read, incomplete: str) -> list[Candidate]:
+def _sessions(read: Read, incomplete: str) -> list[Offer]:
     page = read("session_list", {"newest_first": True, "limit": NEWEST})
     described = ((each["session_id"], _described(each)) for each in page["sessions"])
     return _ids(described, incomplete)
@@ -124,40 +122,40 @@ def _described(session: dict[str, Any]) -> str:
     return f"{session['status']}, {session['agent']}: {session['title'] or ''}"
 
 
-def _projects(read: Read, incomplete: str) -> list[Candidate]:
+def _projects(read: Read, incomplete: str) -> list[Offer]:
     """Names of projects; the ends of their ids where a name would need quotes."""
     projects = read("project_list", {"limit": MOST})["projects"]
     plain = [each["name"] for each in projects if _PLAIN.fullmatch(each["name"])]
     odd = ((each["id"], each["name"]) for each in projects if each["name"] not in plain)
-    return [*map(Candidate, plain), *_ids(odd, incomplete)]
+    return [*map(Offer, plain), *_ids(odd, incomplete)]
 
 
-def _scopes(read: Read, incomplete: str) -> list[Candidate]:
+def _scopes(read: Read, incomplete: str) -> list[Offer]:
     if not incomplete.startswith("project"):
-        return [Candidate("project:")]
+        return [Offer("project:")]
     projects = read("project_list", {"limit": MOST})["projects"]
-    return [Candidate(f"project:{each['id']}", _ODD.sub(" ", each["name"])) for each in projects]
+    return [Offer(f"project:{each['id']}", _ODD.sub(" ", each["name"])) for each in projects]
 
 
-def _tokens(read: Read, incomplete: str) -> list[Candidate]:
+def _tokens(read: Read, incomplete: str) -> list[Offer]:
     tokens = read("token_list", {"limit": MOST})["tokens"]
     living = (each for each in tokens if each["revoked_at"] is None)
     return _ids(((each["token_id"], each["name"]) for each in living), incomplete)
 
 
-def _agents(read: Read, incomplete: str) -> list[Candidate]:
+def _agents(read: Read, incomplete: str) -> list[Offer]:
     del incomplete
-    return list(map(Candidate, read("project_options", {})["agents"]))
+    return list(map(Offer, read("project_options", {})["agents"]))
 
 
-def _tools(read: Read, incomplete: str) -> list[Candidate]:
+def _tools(read: Read, incomplete: str) -> list[Offer]:
     del read, incomplete
-    return list(map(Candidate, documents.tools()))
+    return list(map(Offer, documents.tools()))
 
 
-def _documents(read: Read, incomplete: str) -> list[Candidate]:
+def _documents(read: Read, incomplete: str) -> list[Offer]:
     del read, incomplete
-    return [Candidate(each, _ODD.sub(" ", documents.title(each))) for each in documents.names()]
+    return [Offer(each, _ODD.sub(" ", documents.title(each))) for each in documents.names()]
 
 
 _SOURCES: Final[dict[str, Source]] = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oubliette.cli.client import control
+from oubliette.api import control
 from oubliette.server.control_socket import listening
 from tests.unit.cli.command_line import Run
 

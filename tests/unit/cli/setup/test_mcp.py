@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oubliette.cli.client import control
+from oubliette.api import control
 from oubliette.cli.setup import client_file
 from oubliette.cli.setup.commented_json import parsed
 from tests.unit.cli.command_line import Run

@@ -116,6 +116,11 @@ if TYPE_CHECKING:
         RestoreInfo,
         TurnLog,
     )
+    from oubliette.contract.overview import (
+        UsageReport,
+        UsageRow,
+        UsageTotal,
+    )
     from oubliette.contract.project import (
         BranchInfo,
         RepositoryInfo,
@@ -232,6 +237,9 @@ __all__ = (
     "Unavailable",
     "UnknownEvent",
     "Usage",
+    "UsageReport",
+    "UsageRow",
+    "UsageTotal",
     "WorkspaceFiles",
     "WorkspaceSnapshot",
     "__version__",
@@ -333,6 +341,11 @@ _NAMES = {
         "PushInfo",
         "RestoreInfo",
         "TurnLog",
+    ),
+    "oubliette.contract.overview": (
+        "UsageReport",
+        "UsageRow",
+        "UsageTotal",
     ),
     "oubliette.contract.project": (
         "BranchInfo",

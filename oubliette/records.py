@@ -305,6 +305,19 @@ class Turn(Record, frozen=True):
     """Cost of the session until then, in US dollars; None: as for `began_at`."""
 
 
+class Used(Record, frozen=True):
+    """Usage of an agent, or a sum of it; None: nothing was reported."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    measured_usd: float | None = None
+    """Cost by the configured prices, in US dollars."""
+    reported_usd: float | None = None
+    """Cost as the agent itself states it."""
+    turns: int = 0
+    """Turns that have ended, of those that began to run."""
+
+
 class Event(Record, frozen=True):
     """One entry of a session's log.
 

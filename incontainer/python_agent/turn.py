@@ -111,10 +111,11 @@ class PythonTurn:
             del self.decisions[request_id]
 
     def usage(
-        self, *, cost_usd: float = 0.0, input_tokens: int = 0, output_tokens: int = 0
+        self, *, cost_usd: float | None = None, input_tokens: int = 0, output_tokens: int = 0
     ) -> None:
-        """Report what a call of a model has used."""
-        fields: Json = {"cost_usd": cost_usd, "tokens": input_tokens + output_tokens}
+        """Report what a call of a model has used; a cost of None is unknown."""
+        fields: Json = {} if cost_usd is None else {"cost_usd": cost_usd}
+        fields |= {"tokens": input_tokens + output_tokens}
         self._emit(
             "usage", {**fields, "input_tokens": input_tokens, "output_tokens": output_tokens}
         )

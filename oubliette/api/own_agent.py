@@ -118,9 +118,12 @@ class AgentTurn(Protocol):
         ...
 
     def usage(
-        self, *, cost_usd: float = 0.0, input_tokens: int = 0, output_tokens: int = 0
+        self, *, cost_usd: float | None = None, input_tokens: int = 0, output_tokens: int = 0
     ) -> None:
-        """Report what a call of a model has used, in US dollars and tokens."""
+        """Report what a call of a model has used, in US dollars and tokens.
+
+        A cost of None is unknown.
+        """
         ...
 
 

@@ -9,10 +9,12 @@ import msgspec
 from oubliette.api.project import PAGE, Project
 from oubliette.api.repositories import CLONE_SECONDS, project_parameters
 from oubliette.api.results.views import ProjectInfo
+from oubliette.contract.overview import UsageReport
 from oubliette.errors import AlreadyExists, Conflict
 
 if TYPE_CHECKING:
     from oubliette.api.context import ClientContext
+    from oubliette.contract.overview import UsageBy
 
 
 class Projects:
@@ -35,6 +37,26 @@ class Projects:
         return [
             msgspec.convert(each, ProjectInfo, strict=False) for each in await self._listed(None)
         ]
+
+    async def usage_report(
+        self,
+        by: UsageBy = "project",
+        *,
+        since: float | None = None,
+        project_id: str | None = None,
+        limit: int = 100,
+    ) -> UsageReport:
+        """Return the sums of what agents have used, the highest costs first, or the newest day.
+
+        Args:
+            by: What each sum is about.
+            since: Only from then on, in seconds since 1970; its hour counts as a whole.
+            project_id: Only of this project.
+            limit: Maximum number of sums.
+        """
+        wanted = {"by": by, "since": since, "project_id": project_id, "limit": limit}
+        report = await self._parts.call("usage_report", wanted)
+        return msgspec.convert(report, UsageReport, strict=False)
 
     async def _find(self, name: str) -> dict[str, Any] | None:
         listed = await self._listed(name)

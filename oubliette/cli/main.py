@@ -68,6 +68,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "permit": "oubliette permit 3k9x --deny",
     "ps": "oubliette ps --all -n 50",
     "tree": "oubliette tree 3k9x",
+    "usage": "oubliette usage --by model --since 7d",
     "port": "oubliette port 3k9x 8000",
     "compare": "oubliette compare 3k9x 7m2p",
     "merge": "oubliette merge 3k9x --into fix/test",
@@ -140,6 +141,7 @@ app.command("port")(port.port)
 app.command("permit")(permit.permit)
 app.command("ps")(overview.ps)
 app.command("tree")(overview.tree)
+app.command("usage")(overview.usage)
 app.command("logs")(session.log_of_all)
 app.command("compare")(diff.compare)
 app.command("fork")(restore.fork)

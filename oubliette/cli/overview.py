@@ -1,9 +1,10 @@
-"""Commands `oubliette ps` and `oubliette tree`: what works now, and who works below whom."""
+"""Commands `oubliette ps`, `tree` and `usage`: what works, who below whom, and what it costs."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -19,10 +20,11 @@ from oubliette.cli.terminal.output import (
     print_entries,
     print_json,
 )
+from oubliette.cli.terminal.times import SINCE
 from oubliette.cli.terminal.waiting import span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from oubliette.cli.terminal.output import Column
 
@@ -63,6 +65,19 @@ LIMITS: Final[tuple[Column, ...]] = (
     ("OF", lambda each: f"{each['value']:.6g}"),
     ("SET BY", "source"),
 )
+UNNAMED: Final = {"session": "(removed)", "principal": "(others)"}
+"""Subject of a row without a key."""
+
+
+class By(StrEnum):
+    """Subject of a row of the report."""
+
+    session = "session"
+    project = "project"
+    model = "model"
+    agent = "agent"
+    principal = "principal"
+    day = "day"
 
 
 def ps(
@@ -110,6 +125,50 @@ def tree(
     print_entries(SESSIONS, below_each_other(sessions))
     typer.echo()
     print_entries(LIMITS, limits)
+
+
+def usage(
+    *,
+    by: Annotated[By, typer.Option(help="Subject of a row; days are those of UTC.")] = By.project,
+    since: Annotated[float | None, SINCE] = None,
+    project: Annotated[
+        str | None, typer.Option(help="Only this project, by its id or name.")
+    ] = None,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, max=1000, help="Maximum number of rows.")
+    ] = 50,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Sum up tokens and costs: measured by configured prices, and as agents report them."""
+    wanted = {"by": by.value, "since": since, "limit": count}
+    if project is not None:
+        wanted["project_id"] = whole_id(home, "project", project)
+    report = call(home, "usage_report", wanted)
+    if output is Format.json:
+        print_json(report)
+        return
+    total = {**report["total"], "key": "total", "name": None}
+    print_entries(_usage_columns(by.value), [*report["rows"], total])
+    if report["more"]:
+        note(f"the total has more than these: oubliette usage -n {min(1000, 5 * count)}")
+
+
+def _usage_columns(by: str) -> list[Column]:
+    return [
+        (by.upper(), lambda each: each["key"] or UNNAMED.get(by, "(unknown)")),
+        ("TURNS", "turns"),
+        ("INPUT", "input_tokens"),
+        ("OUTPUT", "output_tokens"),
+        ("MEASURED", _dollars("measured_cost_usd")),
+        ("REPORTED", _dollars("reported_cost_usd")),
+        ("TITLE" if by == "session" else "NAME", line_of("name", 40)),
+    ]
+
+
+def _dollars(name: str) -> Callable[[dict[str, Any]], str]:
+    """The cell of a cost; empty where it is unknown."""
+    return lambda each: "" if each[name] is None else f"${each[name]:.4f}"
 
 
 def below_each_other(sessions: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

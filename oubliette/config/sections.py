@@ -27,6 +27,13 @@ SECTIONS_OF_PACKAGES: Final = frozenset(("package_agents", "package_runtimes"))
 """Those whose tables have the keys of a package, which checks them."""
 
 
+def configured_model(config: Config, agent: str) -> str | None:
+    """Return the model of that agent's section; None: the agent's own choice."""
+    section = getattr(config, agent.removesuffix("-acp"), None)
+    model = getattr(section, "model", None)
+    return model if isinstance(model, str) else None
+
+
 def table_kind(section: str) -> type[msgspec.Struct]:
     """The struct whose fields are the keys of the tables in `section`."""
     plain: dict[str, type[msgspec.Struct]] = {

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.results.views import ProjectInfo, SessionInfo
     from oubliette.contract.events import Event
+    from oubliette.contract.overview import UsageBy, UsageReport
     from oubliette.contract.session import PermissionInfo
 
 
@@ -391,3 +392,23 @@ class Oubliette:
     def projects(self) -> list[ProjectInfo]:
         """Return all projects, oldest first."""
         return self._thread.call(self._client.projects)
+
+    def usage_report(
+        self,
+        by: UsageBy = "project",
+        *,
+        since: float | None = None,
+        project_id: str | None = None,
+        limit: int = 100,
+    ) -> UsageReport:
+        """Return the sums of what agents have used, the highest costs first, or the newest day.
+
+        Args:
+            by: What each sum is about.
+            since: Only from then on, in seconds since 1970; its hour counts as a whole.
+            project_id: Only of this project.
+            limit: Maximum number of sums.
+        """
+        return self._thread.call(
+            lambda: self._client.usage_report(by, since=since, project_id=project_id, limit=limit)
+        )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from oubliette.errors import InvalidParameter
-from oubliette.records import title_of
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.queries.event_log import (
     EVENT,
@@ -179,7 +178,10 @@ def listing_facts(
     """
     return {
         each.id: (
-            _titled(connection, _without_parent(connection, each, only)),
+            msgspec.structs.replace(
+                _without_parent(connection, each, only),
+                title=queries.session_title(connection, each),
+            ),
             queries.bounds(connection, each.id)[1],
             queries.child_ids(connection, each.id, project_id=only),
         )
@@ -195,15 +197,6 @@ def _without_parent(connection: StoreConnection, record: Session, only: str | No
     if parent is not None and parent.project_id == only:
         return record
     return msgspec.structs.replace(record, parent_session_id=None)
-
-
-def _titled(connection: StoreConnection, record: Session) -> Session:
-    """The record of a session with a title, which earlier releases have not stored."""
-    if record.title:
-        return record
-    first = queries.turn(connection, record.id, 1)
-    title = "" if first is None else title_of(first.prompt)
-    return msgspec.structs.replace(record, title=title)
 
 
 def event_piece(

@@ -42,6 +42,7 @@ from oubliette.tools.handlers import (
     session_spawn,
     sessions,
     tokens,
+    usage,
     workspaces,
 )
 from oubliette.tools.handlers.repository import (
@@ -119,6 +120,7 @@ _TOOLS: Final = (
     ports.port_close,
     ports.port_list,
     limits.config_limits,
+    usage.usage_report,
     tokens.token_create,
     tokens.token_list,
     tokens.token_revoke,

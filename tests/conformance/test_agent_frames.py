@@ -127,7 +127,13 @@ def test_what_cannot_be_counted_of_a_turn_is_left_out(usage: dict[str, Any]) -> 
     adapter = BY_NAME["acp"].adapter()
     events = adapter.feed(json.dumps(frame).encode() + b"\n", 0) + events_of_silence(adapter)
     (told,) = [event.data for event in events if event.type == "usage"]
-    assert told == {"turn": 1, "cost_usd": 0.0, "tokens": 7}
+    assert told == {"turn": 1, "tokens": 7}
+
+
+def test_an_agent_cannot_pass_what_it_reports_for_measured() -> None:
+    frame = {"type": "usage", "turn": 1, "cost_usd": 1, "tokens": 3, "measured": True}
+    (event,) = BY_NAME["scripted"].adapter().feed(json.dumps(frame).encode() + b"\n", 0)
+    assert (event.type, event.data) == ("usage", {"turn": 1, "cost_usd": 1, "tokens": 3})
 
 
 LONG = "x" * MAX_LINE

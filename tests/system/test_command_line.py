@@ -164,6 +164,23 @@ async def test_tree_shows_who_works_below_whom_and_how_much_of_the_limits_is_use
         assert {each["name"] for each in told["limits"]} >= used.keys()
 
 
+async def test_usage_has_what_an_agent_reports_and_the_turns_that_have_ended(site, oubliette):
+    async with site.caller("http-auto") as caller:
+        agent = await site.spawn(caller, "usage 0.5 100")
+        await agent.turn()
+        await agent.end()
+    told = (await oubliette("usage", "--by", "session", "-o", "json")).json
+    (mine,) = [each for each in told["rows"] if each["key"] == agent.session_id]
+    assert {name: mine[name] for name in told["total"]} == {
+        "input_tokens": 100,
+        "output_tokens": None,
+        "measured_cost_usd": None,
+        "reported_cost_usd": 0.5,
+        "turns": 1,
+    }
+    assert mine["name"] == "usage 0.5 100"
+
+
 async def test_why_of_a_session_that_ended(site, oubliette):
     async with site.caller("http-auto") as caller:
         agent = await site.spawn(caller, "say hello")

@@ -14,6 +14,7 @@ from oubliette.actors.session.effects import (
     AskPermission,
     BeginTurn,
     ChangeRecord,
+    CountUsage,
     Effects,
     HearSystem,
     NotifyTree,
@@ -28,7 +29,7 @@ from oubliette.actors.session.messages import (
     StdinFrame,
 )
 from oubliette.failpoints import failpoint
-from oubliette.records import Forks, TurnOutcome
+from oubliette.records import Forks, TurnOutcome, Used
 from oubliette.runtime.agents.handshake_adapter import FRAMES
 
 if TYPE_CHECKING:
@@ -129,19 +130,30 @@ def usage(record: Session, data: dict[str, Any]) -> Effects:
 
     Args:
         record: Of the session.
-        data: `cost_usd`, `input_tokens` (or `tokens`) and `output_tokens`, all optional.
+        data: `cost_usd`, `input_tokens` (or `tokens`) and `output_tokens`, all optional; with
+            `measured` the cost comes from the configured prices.
     """
-    cost = record.cost_usd + float(data.get("cost_usd") or 0.0)
-    used = int(data.get("input_tokens") or data.get("tokens") or 0)
+    given = data.get("cost_usd")
+    paid = None if given is None else float(given)
+    cost = record.cost_usd + (paid or 0.0)
+    read = int(data.get("input_tokens") or data.get("tokens") or 0)
     written = int(data.get("output_tokens") or 0)
+    measured = data.get("measured") is True
+    used = Used(
+        input_tokens=read or None,
+        output_tokens=written or None,
+        measured_usd=paid if measured else None,
+        reported_usd=None if measured else paid,
+    )
     return (
         ChangeRecord(
             {
                 "cost_usd": cost,
-                "input_tokens": record.input_tokens + used,
+                "input_tokens": record.input_tokens + read,
                 "output_tokens": record.output_tokens + written,
             }
         ),
+        *(() if used == Used() else (CountUsage(used),)),
         NotifyTree(AgentCost(session_id=record.id, cost_usd=cost)),
     )
 

@@ -19,6 +19,7 @@ from oubliette.actors.session.effects import (
     AppendEvent,
     AskMapSlots,
     ChangeRecord,
+    CountUsage,
     EndAgentProcess,
     EndCallWatch,
     EndChild,
@@ -138,6 +139,9 @@ class EffectApplier:
         if turn.state == "running" and turn.began_index is None:
             turn = self._writer.begun(turn)
         self._writer.put(PutTurn(turn))
+
+    def _count(self, effect: CountUsage) -> None:
+        self._writer.count(effect.used)
 
     def _store(self, effect: Store) -> None:
         self._writer.put(effect.operation)
@@ -302,6 +306,7 @@ class EffectApplier:
     _HOW: ClassVar[dict[type, Callable[[EffectApplier, Any], None]]] = {
         AppendEvent: _append,
         ChangeRecord: _change,
+        CountUsage: _count,
         StoreTurn: _store_turn,
         Store: _store,
         AfterCommit: _after_commit,

@@ -1,8 +1,8 @@
 """Effects that a session's state decides on, which its actor applies in order.
 
-`AppendEvent`, `ChangeRecord`, `StoreTurn` and `Store` go into the next transaction. The others
-reach other actors, or parts of this one: at once, or in `AfterCommit`, when that transaction is in
-the store.
+`AppendEvent`, `ChangeRecord`, `StoreTurn`, `CountUsage` and `Store` go into the next transaction.
+The others reach other actors, or parts of this one: at once, or in `AfterCommit`, when that
+transaction is in the store.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oubliette.actors.session.messages import (
     ToolsListed,
 )
 from oubliette.kit import Message
-from oubliette.records import CallerRequest, PermissionRequest, Turn
+from oubliette.records import CallerRequest, PermissionRequest, Turn, Used
 from oubliette.runtime.store.operations import Op
 
 
@@ -49,6 +49,12 @@ class StoreTurn(msgspec.Struct, frozen=True):
     """Store a turn as it is now."""
 
     turn: Turn
+
+
+class CountUsage(msgspec.Struct, frozen=True):
+    """Add to the sums of what the session has used."""
+
+    used: Used
 
 
 class Store(msgspec.Struct, frozen=True):
@@ -378,5 +384,5 @@ Action = (
     | FollowUp
 )
 """Effects that are applied at once."""
-Effect = AppendEvent | ChangeRecord | StoreTurn | Store | AfterCommit | Action
+Effect = AppendEvent | ChangeRecord | StoreTurn | CountUsage | Store | AfterCommit | Action
 Effects = tuple[Effect, ...]

@@ -14,6 +14,7 @@ import msgspec
 from oubliette.actors.messages import ReadEvents, SessionEvents
 from oubliette.actors.session.event_writer import EventWriter
 from oubliette.actors.store.actor import Transact
+from oubliette.config.sections import configured_model
 from oubliette.errors import StorageUnavailable
 from oubliette.failpoints import failpoint
 from oubliette.kit import Message
@@ -127,6 +128,7 @@ class EventLog:
             ring_size=kept,
             now=self._actor.clock.time,
             wake=self._wake_flush,
+            model=configured_model(self._context.config, stored.record.agent),
         )
         return self.writer
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 
 from oubliette import json_values
-from oubliette.records import CallerTool, Event, Session, Turn
-from oubliette.runtime.store.operations import AppendEvents, Op, PutSession
+from oubliette.records import CallerTool, Event, Session, Turn, Used
+from oubliette.runtime.store.operations import AddUsage, AppendEvents, Op, PutSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,7 +60,20 @@ class EventWriter:
         ring_size: int,
         now: Callable[[], float],
         wake: Callable[[], object],
+        model: str | None = None,
     ) -> None:
+        """Begin with what is stored.
+
+        Args:
+            record: Of the session.
+            tail: The newest events of the log.
+            log_end: Index of the last one.
+            ring_size: Number of events that are kept in memory.
+            now: Returns the wall second.
+            wake: Called when there is something to commit.
+            model: Model of its agent where the record has none; None: unknown.
+        """
+        self._model = model
         self.record = record
         """The current record of the session, uncommitted changes included."""
         self._tools: tuple[CallerTool, ...] | None = None
@@ -124,6 +137,21 @@ class EventWriter:
             began_at=self._now(),
             began_index=self._next,
             cost_before=self.record.cost_usd,
+        )
+
+    def count(self, used: Used) -> None:
+        """Add to the sums of what the session has used."""
+        record = self.record
+        self.put(
+            AddUsage(
+                session_id=record.id,
+                hour=int(self._now() // 3600),
+                project_id=record.project_id,
+                principal=record.principal,
+                agent=record.agent,
+                model=record.model or self._model or "",
+                used=used,
+            )
         )
 
     def put(self, *ops: Op) -> None:

@@ -16,6 +16,7 @@ from oubliette.actors.session.effects import (
     AfterCommit,
     AppendEvent,
     ChangeRecord,
+    CountUsage,
     Effects,
     EndTurnWatch,
     InterruptTurn,
@@ -27,7 +28,7 @@ from oubliette.actors.session.effects import (
     WriteFrame,
 )
 from oubliette.actors.session.messages import AgentBusy, ChildTurnEnded, StdinFrame
-from oubliette.records import Turn
+from oubliette.records import Turn, Used
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -319,13 +320,16 @@ def _done(turn: Turn, outcome: TurnOutcome, result: str | None) -> Effects:
     """Store the end of a turn, then answer the call that waits for it."""
     state = lifecycle.turn_after(turn.state, outcome)
     done = msgspec.structs.replace(turn, state=state, outcome=outcome, result=result)
+    stored: Effects = (StoreTurn(done),)
+    if turn.state == "running":
+        stored = (CountUsage(Used(turns=1)), *stored)
     if done.call_id is None:
-        return (StoreTurn(done),)
+        return stored
     parent_id, _, call_id = done.call_id.partition("/")
     ended = ChildTurnEnded(
         session_id=done.session_id, call_id=call_id, outcome=outcome, result=result
     )
-    return StoreTurn(done), AfterCommit(NotifyParent(parent_id, ended))
+    return *stored, AfterCommit(NotifyParent(parent_id, ended))
 
 
 CRASH_WINDOW: Final = 60.0  # seconds; more than CRASHES failures in it end the session

@@ -32,6 +32,7 @@ READS: Final = frozenset(
         "session_list",
         "session_log",
         "token_list",
+        "usage_report",
         "workspace_list",
     }
 )

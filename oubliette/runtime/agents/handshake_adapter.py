@@ -16,7 +16,7 @@ import msgspec
 from oubliette.runtime.agents.base import AgentEvent, ForkPoint
 from oubliette.runtime.agents.checked import message_of
 from oubliette.runtime.agents.line_framing import Line, LineFramer, OutputGap
-from oubliette.runtime.agents.prices import Prices
+from oubliette.runtime.agents.prices import Costs, Prices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,6 +54,8 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     """As `model`."""
     prices: Prices | None = None
     """Prices of the model, if its agent does not have them."""
+    costs: Costs = "agent"
+    """Source of the costs that an agent with prices reports."""
     obeys: str = ""
     """Remaining control of a repository over the agent; "" if none is known."""
     meta: Json = {}

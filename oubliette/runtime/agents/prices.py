@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
@@ -11,6 +11,8 @@ from oubliette.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+Costs = Literal["agent", "prices", "unknown"]
+"""Source of costs: the agent's own prices, those of the configuration, or none."""
 KEYS: Final = ("price_input", "price_output", "price_cache_read", "price_cache_write")
 """Keys of an agent's section of the configuration."""
 _MILLION: Final = 1_000_000
@@ -50,3 +52,17 @@ def prices_of(config: Mapping[str, Any], section: str) -> Prices | None:
     read, write = (plain if price is None else float(price) for price in cached)
     output = float(config.get("price_output") or 0.0)
     return Prices(input=plain, output=output, cache_read=read, cache_write=write)
+
+
+def costs_of(config: Mapping[str, Any], prices: Prices | None) -> Costs:
+    """Return the source of the costs of an agent that knows prices, but for a model of its own."""
+    if prices is not None:
+        return "prices"
+    return "unknown" if config.get("base_url") else "agent"
+
+
+def cost_fields(cost: float, costs: Costs) -> dict[str, Any]:
+    """Return the fields of a cost in an event of usage; none, if it is unknown."""
+    if costs == "unknown":
+        return {}
+    return {"cost_usd": cost, "measured": True} if costs == "prices" else {"cost_usd": cost}

@@ -41,6 +41,20 @@ INSERT INTO session_tools (session_id, data) VALUES (?, ?)
 ON CONFLICT (session_id) DO UPDATE SET data = excluded.data
 WHERE session_tools.data <> excluded.data"""
 
+_SUMS: Final = ("input_tokens", "output_tokens", "measured_usd", "reported_usd")
+_KEY: Final = "hour, project_id, principal, agent, model"
+_INTO: Final = f"INSERT INTO usage (session_id, {_KEY}, {', '.join(_SUMS)}, turns)"
+_ADDED: Final = ", ".join(
+    f"{name} = coalesce(usage.{name} + excluded.{name}, usage.{name}, excluded.{name})"
+    for name in _SUMS
+)
+_ADD: Final = f"""
+ON CONFLICT (session_id, {_KEY}) DO UPDATE SET turns = usage.turns + excluded.turns, {_ADDED}"""
+_ADD_USAGE: Final = f"{_INTO} VALUES ({', '.join('?' * 11)}){_ADD}"
+_KEEP_USAGE: Final = f"""
+{_INTO} SELECT '', {_KEY}, {", ".join(_SUMS)}, turns FROM usage WHERE session_id = ?{_ADD}"""  # noqa: S608
+"""Of a session that goes; the sums of its project stay."""
+
 _OF_SESSION: Final = (
     "events",
     "trims",
@@ -49,6 +63,7 @@ _OF_SESSION: Final = (
     "permissions",
     "tokens",
     "session_tools",
+    "usage",
 )
 """Tables whose rows are deleted with their session."""
 
@@ -126,10 +141,16 @@ def _purge_session(connection: StoreConnection, operation: ops.PurgeSession) -> 
         return False
     if row[0]:
         raise Conflict(f"session {operation.session_id} is live; end it first")
+    connection.execute(_KEEP_USAGE, session)
     for table in _OF_SESSION:
         connection.execute(f"DELETE FROM {table} WHERE session_id = ?", session)  # noqa: S608
     connection.execute("DELETE FROM sessions WHERE id = ?", session)
     return True
+
+
+def _add_usage(connection: StoreConnection, operation: ops.AddUsage) -> None:
+    *key, used = msgspec.structs.astuple(operation)
+    connection.execute(_ADD_USAGE, (*key, *msgspec.structs.astuple(used)))
 
 
 def _put_request(connection: StoreConnection, operation: ops.PutCallerRequest) -> None:
@@ -285,6 +306,7 @@ _HANDLERS: Final[dict[type[ops.Operation], Callable[[StoreConnection, Any], Any]
     ops.PutSession: _put_session,
     ops.PurgeSession: _purge_session,
     ops.PutTurn: _put,
+    ops.AddUsage: _add_usage,
     ops.PutCallerRequest: _put_request,
     ops.SettleCallerRequest: _settle,
     ops.PutPermission: _put_permission,

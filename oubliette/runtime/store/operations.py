@@ -23,6 +23,7 @@ from oubliette.records import (
     Session,
     Token,
     Turn,
+    Used,
     Workspace,
 )
 
@@ -99,8 +100,8 @@ class PutSession(Operation, frozen=True):
 class PurgeSession(Operation, frozen=True):
     """Delete an ended session and all its dependents; the result is whether it existed.
 
-    Its log, turns, requests and minted keys are deleted too. Fails with Conflict if the session is
-    live.
+    Its log, turns, requests and minted keys are deleted too; what it has used stays in the sums of
+    its project. Fails with Conflict if the session is live.
     """
 
     session_id: str
@@ -110,6 +111,20 @@ class PutTurn(Operation, frozen=True):
     """Insert or replace by session and number; the result is None."""
 
     record: Turn
+
+
+class AddUsage(Operation, frozen=True):
+    """Add to the sums of an hour of a session; the result is None."""
+
+    session_id: str
+    hour: int
+    """Hours since 1970, UTC."""
+    project_id: str
+    principal: str
+    agent: str
+    model: str
+    """Empty: unknown."""
+    used: Used
 
 
 class PutCallerRequest(Operation, frozen=True):
@@ -200,6 +215,7 @@ Op = (
     | PutSession
     | PurgeSession
     | PutTurn
+    | AddUsage
     | PutCallerRequest
     | SettleCallerRequest
     | PutPermission

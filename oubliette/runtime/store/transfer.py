@@ -51,6 +51,12 @@ TABLES: Final = (
         "id",
     ),
     _Copied("permissions", "id session_id principal caller_id turn decision data", "rowid"),
+    _Copied(
+        "usage",
+        "session_id hour project_id principal agent model"
+        " input_tokens output_tokens measured_usd reported_usd turns",
+        "session_id, hour, project_id, principal, agent, model",
+    ),
     _Copied("idempotency_keys", "principal tool key created_at data", "principal, tool, key"),
     _Copied("trims", "session_id up_to", "session_id"),
     _Copied("events", "seq session_id idx ts type version principal caller_id source data", "seq"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from oubliette.config.secret_names import remote_to_show
+from oubliette.config.sections import configured_model
 from oubliette.contract.project import ProjectContainer, ProjectView, RepositoryInfo, WorkspaceView
 from oubliette.contract.session import SessionView, Usage
 from oubliette.records import made_of
@@ -123,19 +124,12 @@ def event_views(events: Iterable[records.Event], *, names: bool) -> Iterator[dic
         yield event_view(each if names else each.unnamed())
 
 
-def configured(config: Config, agent: str) -> str | None:
-    """Return the model of that agent's section; None: the agent's own choice."""
-    section = getattr(config, agent.removesuffix("-acp"), None)
-    model = getattr(section, "model", None)
-    return model if isinstance(model, str) else None
-
-
 def model_of(config: Config, session: Session) -> str | None:
     """The model of a session: its own, else that of its agent's section."""
-    return session.model or configured(config, session.agent)
+    return session.model or configured_model(config, session.agent)
 
 
 def known(config: Config, agents: tuple[str, ...]) -> tuple[str, ...]:
     """Return the models of the sections of `agents`; sessions may name others."""
-    found = (configured(config, agent) for agent in agents)
+    found = (configured_model(config, agent) for agent in agents)
     return tuple(dict.fromkeys(model for model in found if model is not None))

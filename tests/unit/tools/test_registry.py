@@ -153,6 +153,10 @@ CONTRACT = {
         "project_id session_id",
         "limits depth remaining_depth exploration_id",
     ),
+    "usage_report": (
+        "by since project_id limit",
+        "by since rows more total",
+    ),
     "token_create": (
         "name* scope* principal expires_in_seconds users",
         "token token_id name scope principal expires_at users",

@@ -26,11 +26,13 @@ from oubliette.runtime.agents.handshake_adapter import (
     object_of,
     system,
 )
+from oubliette.runtime.agents.prices import cost_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.runtime.agents.line_framing import Line
+    from oubliette.runtime.agents.prices import Costs
 
 METHOD_NOT_FOUND: Final = -32601
 INVALID_REQUEST: Final = -32600
@@ -69,6 +71,8 @@ class AcpAdapter(AcpHandshake):
     def _begin_turn(self) -> None:
         super()._begin_turn()
         self._cost_now: float = self._cost
+        self._costs: Costs = "unknown"
+        """Source of the turn's cost, once the agent has reported one."""
 
     def _turn_over(self, number: int) -> None:
         ids: list[object] = [self._chunks_of, *self._calls]
@@ -132,6 +136,7 @@ class AcpAdapter(AcpHandshake):
                 amount = object_of(update.get("cost")).get("amount")
                 if is_dollars(amount):
                     self._cost_now = dollars(amount)
+                    self._costs = self._opening.costs
                 return []
             case "agent_thought_chunk" | "plan":
                 return [*self._answers(), system(kind, _plain(update))]
@@ -214,7 +219,8 @@ class AcpAdapter(AcpHandshake):
         known = {name: count(value) for name, value in counts.items() if is_count(value)}
         if not cost and not any(known.values()):
             return []
-        return [("usage", {"turn": number, "cost_usd": cost, "tokens": 0, **known})]
+        paid = cost_fields(cost, self._costs)
+        return [("usage", {"turn": number, **paid, "tokens": 0, **known})]
 
     # ------------------------------------------------------------------ requests of the agent
 

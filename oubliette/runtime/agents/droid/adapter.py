@@ -20,6 +20,7 @@ from oubliette.runtime.agents.handshake_adapter import (
     object_of,
     system,
 )
+from oubliette.runtime.agents.prices import cost_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -211,8 +212,10 @@ class DroidAdapter(HandshakeAdapter):
             }
             cached = (count(usage.get("cacheReadTokens")), count(usage.get("cacheCreationTokens")))
             prices = self._opening.prices
-            cost = 0.0 if prices is None else prices.cost(read, written, *cached)
-            events.append(("usage", {"turn": number, "cost_usd": cost, **tokens}))
+            paid: Json = {}
+            if prices is not None:
+                paid = cost_fields(prices.cost(read, written, *cached), "prices")
+            events.append(("usage", {"turn": number, **paid, **tokens}))
         text, status = self._last_text, "completed"
         if reason == "cancelled" or self._interrupted == number:
             status = "interrupted"

@@ -19,6 +19,7 @@ from oubliette.runtime.agents.handshake_adapter import (
     object_of,
     system,
 )
+from oubliette.runtime.agents.prices import cost_fields
 
 STAMP: Final = "oub"
 _DIGITS: Final = 11
@@ -209,7 +210,8 @@ class PartsAdapter(HandshakeAdapter):
         if not (read or written or cost):
             return []
         used = {"tokens": count(read, written), "input_tokens": read, "output_tokens": written}
-        return [("usage", {"turn": self._turn, "cost_usd": cost, **used})]
+        paid = cost_fields(cost, self._opening.costs)
+        return [("usage", {"turn": self._turn, **paid, **used})]
 
     # ------------------------------------------------------------------ the end
 

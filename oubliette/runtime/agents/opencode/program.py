@@ -20,6 +20,7 @@ from oubliette.runtime.agents.environment import (
     environment,
     secret,
 )
+from oubliette.runtime.agents.prices import costs_of
 from oubliette.runtime.agents.program_runtime import ConfiguredProgram
 
 if TYPE_CHECKING:
@@ -159,4 +160,6 @@ class OpencodeAcpRuntime(OpencodeProgram):
         """An adapter that opens a session with our MCP server and those of the project."""
         # What `opencode acp` 1.18 forks stays in the other session's folder, and takes no prompt.
         about = Known(obeys=self.obeys, forks=False)
-        return AcpAdapter(opening(session, inside, about), state)
+        chosen = opening(session, inside, about)
+        costs = costs_of(self._config, self._prices)
+        return AcpAdapter(msgspec.structs.replace(chosen, costs=costs), state)

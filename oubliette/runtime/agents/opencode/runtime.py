@@ -9,6 +9,7 @@ from oubliette.runtime.agents.environment import client_environment
 from oubliette.runtime.agents.handshake_adapter import Opening, object_of
 from oubliette.runtime.agents.opencode.adapter import MCP_SERVER, OpencodeAdapter
 from oubliette.runtime.agents.opencode.program import TOOL_TIMEOUT, OpencodeProgram
+from oubliette.runtime.agents.prices import costs_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +56,7 @@ class OpencodeRuntime(OpencodeProgram):
             agent_session_id=session.agent_session_id,
             fork_of=session.fork_of,
             obeys=self.obeys,
+            costs=costs_of(self._config, self._prices),
         )
         return OpencodeAdapter(opening, state, model_url=self._config.get("base_url"))
 

@@ -211,7 +211,9 @@ def _read(content: bytes) -> tuple[EventKind, dict[str, Any]]:
     kind = fields.get("type")
     if not isinstance(kind, str) or kind not in _KINDS or not _is_complete(kind, fields):
         return "system", fields
-    data = {name: value for name, value in fields.items() if name != "type"}
+    # Only this side measures; an agent reports.
+    left_out = {"type", "measured"} if kind == "usage" else {"type"}
+    data = {name: value for name, value in fields.items() if name not in left_out}
     return cast("EventKind", kind), data
 
 
@@ -220,7 +222,8 @@ def _is_complete(kind: str, fields: dict[str, Any]) -> bool:
         return False
     if kind == "usage":
         counts = ("tokens", *(name for name in _PARTS if name in fields))
-        return is_dollars(fields.get("cost_usd")) and all(is_count(fields.get(n)) for n in counts)
+        paid = fields.get("cost_usd", 0)
+        return is_dollars(paid) and all(is_count(fields.get(n)) for n in counts)
     for name, expected in _NEEDED.get(kind, {}).items():
         if not isinstance(fields.get(name), expected):
             return False

@@ -62,6 +62,7 @@ from oubliette.runtime.store.queries.session_turns import (
     live_sessions,
     session,
     session_ids,
+    session_title,
     sessions,
     tree_members,
     turn,
@@ -69,6 +70,7 @@ from oubliette.runtime.store.queries.session_turns import (
     turns,
     with_tools,
 )
+from oubliette.runtime.store.queries.usage import UsageSum, UsageSums, usage_sums
 
 __all__ = (
     "MAX_BYTES",
@@ -78,6 +80,8 @@ __all__ = (
     "LogSlice",
     "Page",
     "TreeMember",
+    "UsageSum",
+    "UsageSums",
     "bounds",
     "caller_events",
     "child_ids",
@@ -116,6 +120,7 @@ __all__ = (
     "request",
     "session",
     "session_ids",
+    "session_title",
     "sessions",
     "token",
     "tokens",
@@ -123,6 +128,7 @@ __all__ = (
     "turn",
     "turn_of_call",
     "turns",
+    "usage_sums",
     "waiting_permissions",
     "with_tools",
     "workspace",

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from oubliette.records import TERMINAL, CallerTool, Limits, Record, Session, SessionStatus, Turn
+from oubliette.records import (
+    TERMINAL,
+    CallerTool,
+    Limits,
+    Record,
+    Session,
+    SessionStatus,
+    Turn,
+    title_of,
+)
 from oubliette.runtime.store.codec import decode
 from oubliette.runtime.store.queries.paging import Page, listing, one, records
 
@@ -38,6 +47,14 @@ def with_tools(connection: StoreConnection, record: Session) -> Session:
     if row is None:
         return record
     return msgspec.structs.replace(record, caller_tools=decode(tuple[CallerTool, ...], row[0]))
+
+
+def session_title(connection: StoreConnection, record: Session) -> str:
+    """The title of a session, which earlier releases have not stored."""
+    if record.title:
+        return record.title
+    first = turn(connection, record.id, 1)
+    return "" if first is None else title_of(first.prompt)
 
 
 def session_ids(connection: StoreConnection, project_id: str) -> set[str]:

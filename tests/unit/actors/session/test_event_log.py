@@ -11,6 +11,7 @@ import pytest
 from oubliette.actors.messages import GetSession, ReadEvents
 from oubliette.actors.session.event_log import LOG_MESSAGES, EventLog, LogCommitted
 from oubliette.actors.store.actor import Transact
+from oubliette.config.schema import Config
 from oubliette.errors import Conflict
 from oubliette.kit import Actor, Message, Reply, System, handles
 from oubliette.records import Session
@@ -100,7 +101,7 @@ async def test_a_turn_is_over_for_readers_when_its_end_is_stored_not_before():
     asked, commit = asyncio.Event(), asyncio.Event()
     async with asyncio.timeout(5), System() as system:
         store = system.spawn(SlowStore, asked, commit)
-        context: Any = SimpleNamespace(store=store)
+        context: Any = SimpleNamespace(store=store, config=Config())
         session = system.spawn(OneTurn, context)
         session.tell(EndTurn())
         await asked.wait()
@@ -118,7 +119,7 @@ async def test_a_commit_that_takes_longer_than_an_ask_is_waited_for_and_not_made
     asked, commit, clock = asyncio.Event(), asyncio.Event(), VirtualClock()
     async with asyncio.timeout(5), System("test", clock, watchdog=None) as system:
         store = system.spawn(SlowStore, asked, commit)
-        context: Any = SimpleNamespace(store=store)
+        context: Any = SimpleNamespace(store=store, config=Config())
         session = system.spawn(OneTurn, context, name="session")
         session.tell(EndTurn())
         await asked.wait()

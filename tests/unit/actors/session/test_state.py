@@ -13,6 +13,7 @@ from oubliette.actors.session.effects import (
     AfterCommit,
     AppendEvent,
     ChangeRecord,
+    CountUsage,
     EndTurnWatch,
     InterruptTurn,
     NotifyParent,
@@ -27,7 +28,7 @@ from oubliette.actors.session.messages import AgentBusy, AgentCost, ChildTurnEnd
 from oubliette.actors.session.session_end import EndOfSession, step_of_loss
 from oubliette.actors.session.state import NOWHERE, SessionActorState
 from oubliette.errors import Conflict
-from oubliette.records import Turn
+from oubliette.records import Turn, Used
 from tests.unit.runtime.store.samples import session as sample
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ def test_a_result_ends_the_turn_before_it_is_logged() -> None:
     assert state.complete("completed", "42", "proc_1:9:0", "running") == (
         EndTurnWatch(),
         IDLE,
+        CountUsage(Used(turns=1)),
         StoreTurn(done),
         AppendEvent(
             "completion", {"final_text": "42", "status": "completed", "turn": 1}, "proc_1:9:0"
@@ -379,7 +381,8 @@ def test_the_parent_learns_that_its_turn_was_dropped() -> None:
 def test_the_end_of_a_session_ends_its_turn(step: Any, outcome: str) -> None:
     state = running()
     done = ended(turn(1, prompt="go", stdin_seq=1), outcome, "why")
-    assert finish(state, step)[:3] == (EndTurnWatch(), IDLE, StoreTurn(done))
+    counted = CountUsage(Used(turns=1))
+    assert finish(state, step)[:4] == (EndTurnWatch(), IDLE, counted, StoreTurn(done))
     assert state.finished
     assert state.quiet
 
@@ -399,6 +402,7 @@ def test_turns_that_wait_are_not_run_and_the_log_says_so() -> None:
         ("status", {"status": "failed", "reason": "gone"}),
     ]
     assert IDLE not in effects
+    assert effects.count(CountUsage(Used(turns=1))) == 1, "of those that began"
 
 
 def test_the_parent_learns_that_its_turn_is_not_run() -> None:
@@ -458,8 +462,14 @@ def test_what_the_agent_used_is_added_and_the_tree_gets_the_sum_of_the_costs() -
     used = {"cost_usd": 0.25, "input_tokens": 3, "output_tokens": 2}
     assert usage(before, used) == (
         ChangeRecord({"cost_usd": 1.75, "input_tokens": 13, "output_tokens": 3}),
+        CountUsage(Used(input_tokens=3, output_tokens=2, reported_usd=0.25)),
         NotifyTree(AgentCost(session_id=before.id, cost_usd=1.75)),
     )
+
+
+def test_a_cost_from_configured_prices_is_counted_apart_from_what_the_agent_reports() -> None:
+    _, counted, _ = usage(sample(), {"cost_usd": 0.25, "measured": True})
+    assert counted == CountUsage(Used(measured_usd=0.25))
 
 
 @pytest.mark.parametrize("used", [{}, {"cost_usd": None, "tokens": None, "output_tokens": None}])
@@ -469,8 +479,9 @@ def test_an_agent_that_does_not_say_what_it_used_adds_nothing(used: dict[str, An
 
 
 def test_tokens_that_are_not_told_apart_count_as_input() -> None:
-    changed, _ = usage(sample(), {"tokens": 7})
+    changed, counted, _ = usage(sample(), {"tokens": 7})
     assert changed == ChangeRecord({"cost_usd": 0.0, "input_tokens": 7, "output_tokens": 0})
+    assert counted == CountUsage(Used(input_tokens=7))
 
 
 # ------------------------------------------------------------------ recovery
@@ -514,6 +525,7 @@ def test_a_new_process_knows_nothing_of_the_turn_which_fails() -> None:
     reason = "the agent was started anew"
     assert state.agent_attached(0, started=True) == (
         EndTurnWatch(),
+        CountUsage(Used(turns=1)),
         StoreTurn(done),
         AppendEvent("completion", {"final_text": reason, "status": "failed", "turn": 4}),
     )

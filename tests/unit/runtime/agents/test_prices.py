@@ -9,6 +9,7 @@ import pytest
 
 from oubliette.errors import ConfigError
 from oubliette.runtime.agents import AgentSession, DroidRuntime, OpencodeAcpRuntime, OpencodeRuntime
+from oubliette.runtime.agents.silence import events_of_silence
 from oubliette.runtime.containers import Inside
 
 OWN: dict[str, Any] = {"model": "m", "base_url": "http://127.0.0.1:1/v1"}
@@ -31,19 +32,46 @@ USED = {
 @pytest.mark.parametrize(
     ("prices", "cost"),
     [
-        ({}, 0.0),
+        ({}, None),
         ({"price_input": 3.0, "price_output": 15.0}, 3.0 + 7.5 + 6.0 + 0.3),
         ({"price_input": 3.0, "price_cache_read": 0.3, "price_cache_write": 0.0}, 3.0 + 0.6),
         ({"price_output": 2}, 1.0),
     ],
 )
-def test_what_droid_has_used_is_priced(prices: dict[str, Any], cost: float) -> None:
+def test_what_droid_has_used_is_priced(prices: dict[str, Any], cost: float | None) -> None:
     adapter = DroidRuntime({**OWN, **prices}).adapter(SESSION, Inside(), {"ready": True})
     note = {"type": "agent_turn_completed", "reason": "completed", "tokenUsage": USED}
     frame = {"type": "notification", "method": "droid.session_notification"}
     line = json.dumps({**frame, "params": {"notification": note}}).encode() + b"\n"
     (used,) = [event.data for event in adapter.feed(line, 0) if event.type == "usage"]
-    assert used["cost_usd"] == pytest.approx(cost)
+    assert used.get("cost_usd") == (None if cost is None else pytest.approx(cost))
+    assert used.get("measured") is (None if cost is None else True)
+
+
+COST = {"sessionUpdate": "usage_update", "cost": {"amount": 0.5, "currency": "USD"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [
+        ({}, {"cost_usd": 0.5}),
+        (OWN, {}),
+        ({**OWN, "price_input": 3.0}, {"cost_usd": 0.5, "measured": True}),
+    ],
+)
+@pytest.mark.parametrize("told", [True, False])
+def test_a_cost_is_measured_by_configured_prices_and_unknown_for_a_model_that_has_none(
+    config: dict[str, Any], fields: dict[str, Any], *, told: bool
+) -> None:
+    """The agent counts 0 for a model of which it knows no price."""
+    adapter = OpencodeAcpRuntime(config).adapter(SESSION, Inside(), {"ready": True})
+    update = {"method": "session/update", "params": {"sessionId": "s", "update": COST}}
+    end = {"id": "prompt-1", "result": {"stopReason": "end_turn", "usage": {"totalTokens": 3}}}
+    lines = [update, end] if told else [end]
+    text = b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in lines)
+    events = adapter.feed(text, 0) + events_of_silence(adapter)
+    (used,) = [event.data for event in events if event.type == "usage"]
+    assert used == {"turn": 1, "tokens": 3, **(fields if told else {})}
 
 
 @pytest.mark.parametrize("runtime", [OpencodeRuntime, OpencodeAcpRuntime])

@@ -13,10 +13,12 @@ import pytest
 from oubliette.actors.session import recovery
 from oubliette.actors.session.event_writer import EventWriter
 from oubliette.errors import ConfigError, DatabaseTooNew
-from oubliette.records import CallerTool
+from oubliette.records import CallerTool, Used
 from oubliette.runtime.store import MEMORY, Database, operations, queries
+from oubliette.runtime.store.connection import is_postgres
 from oubliette.runtime.store.migrations import (
     APPLICATION_ID,
+    POSTGRES_MIGRATIONS,
     Migration,
     migrate,
     released,
@@ -61,6 +63,33 @@ def test_a_step_that_fails_leaves_the_whole_schema_before_it(connection):
     assert version(connection) == 2
     assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
     assert migrate(connection, STEPS) == 3
+
+
+def test_what_sessions_of_earlier_releases_have_used_counts_in_the_hour_of_their_beginning(store):
+    fields = {"created_at": 7200.5, "turn_count": 2, "last_prompt": "\0 \ud800", "input_tokens": 9}
+    told = samples.session(1, **fields, model="m", output_tokens=3, cost_usd=0.5)
+    priced = samples.session(2, **fields, agent="droid", cost_usd=0.25)
+    unknown = samples.session(3, **fields, agent="acp")
+    unused = samples.session(4, agent="other")
+    store.write(*map(operations.PutSession, (told, priced, unknown, unused)))
+    connection = store.database.connect()
+    try:
+        connection.execute("DROP TABLE usage")
+        postgres = is_postgres(connection)
+        steps = released(POSTGRES_MIGRATIONS) if postgres else released()
+        (text,) = [step.sql for step in steps if "CREATE TABLE usage" in step.sql]
+        for statement in statements(text):
+            (connection.raw if postgres else connection).execute(statement)
+        found = queries.usage_sums(connection, "agent", 2)
+        assert [(each.key, each.used) for each in found.sums] == [
+            ("scripted", Used(9, 3, reported_usd=0.5, turns=2)),
+            ("droid", Used(9, measured_usd=0.25, turns=2)),
+            ("acp", Used(9, turns=2)),
+        ]
+        assert queries.usage_sums(connection, "model", 2).sums[0].key == "m"
+        assert queries.usage_sums(connection, "agent", 3).sums == []
+    finally:
+        store.database.release(connection)
 
 
 def test_tools_in_a_record_of_an_older_release_are_moved_when_it_is_written(tmp_path):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from oubliette.errors import AlreadyExists, Conflict, InvalidParameter, NotFound
-from oubliette.records import CallerTool, Limits, Principal
+from oubliette.records import CallerTool, Limits, Principal, Used
 from oubliette.runtime.store import operations, queries
 from tests.unit.runtime.store import samples
 from tests.unit.runtime.store.samples import event
@@ -198,6 +198,44 @@ def test_the_tools_of_a_caller_are_kept_until_others_are_stored(store):
         store.write(operations.PutSession(lean, tools))
         store.write(remove)
         assert store.read(queries.with_tools, lean).caller_tools == ()
+
+
+def used(session: str, hour: int, agent: str = "scripted", **fields):
+    return operations.AddUsage(session, hour, "proj_1", "prin_1", agent, "m", Used(**fields))
+
+
+def test_what_is_used_is_added_up_and_what_is_unknown_stays_so(store):
+    store.write(used("s1", 5, turns=1), used("s1", 5, input_tokens=3, measured_usd=0.25))
+    store.write(used("s1", 5, input_tokens=2**53 - 1, turns=1), used("s1", 29, reported_usd=1.5))
+    found = store.read(queries.usage_sums, "day")
+    assert [(each.key, each.used) for each in found.sums] == [
+        ("1970-01-02", Used(reported_usd=1.5)),
+        ("1970-01-01", Used(input_tokens=2**53 + 2, measured_usd=0.25, turns=2)),
+    ]
+    late = store.read(queries.usage_sums, "session", 6)
+    assert late.sums == [("s1", None, Used(reported_usd=1.5))]
+    assert (late.total, late.more) == (Used(reported_usd=1.5), False)
+
+
+def test_the_costliest_come_first_and_the_total_has_what_is_left_out(store):
+    costs = {"a": {"input_tokens": 9}, "b": {"measured_usd": 2.0}, "c": {"reported_usd": 3.0}}
+    store.write(*(used("s1", 5, agent, **fields) for agent, fields in costs.items()))
+    found = store.read(queries.usage_sums, "agent", limit=2)
+    assert ([each.key for each in found.sums], found.more) == (["c", "b"], True)
+    assert found.total == Used(input_tokens=9, measured_usd=2.0, reported_usd=3.0)
+    assert not store.read(queries.usage_sums, "agent", limit=3).more
+
+
+def test_what_sessions_that_were_removed_have_used_stays_in_the_sums_of_their_project(store):
+    for number in (1, 2):
+        store.write(operations.PutSession(samples.session(number, status="completed")))
+        store.write(used(f"s{number}", 5, input_tokens=3), used(f"s{number}", 6, turns=1))
+    before = store.read(queries.usage_sums, "project", 0, "proj_1")
+    assert before.total == Used(input_tokens=6, turns=2)
+    store.write(operations.PurgeSession("s1"))
+    store.write(operations.PurgeSession("s2"))
+    assert store.read(queries.usage_sums, "project", 0, "proj_1") == before
+    assert store.read(queries.usage_sums, "session").sums == [("", None, before.total)]
 
 
 def test_a_live_session_is_not_purged(store):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from oubliette.actors.session import recovery
+from oubliette.records import Used
 from oubliette.runtime.files import leftovers
 from oubliette.runtime.store import Database, operations, queries
 from oubliette.runtime.store.execute import perform
@@ -45,6 +46,10 @@ READS = [
     (queries.listed_sessions, ("proj_1", ("failed", "running"))),
     (queries.listed_sessions, (None, ("failed", "running"))),
     (listing_facts, ([samples.session(2, parent_session_id="s1")], "proj_1")),
+    (queries.session_title, (samples.session(),)),
+    (queries.usage_sums, ("session", 5)),
+    (queries.usage_sums, ("model", 5, "proj_1")),
+    (queries.usage_sums, ("project", 0, "proj_1")),
     (queries.tree_members, ("expl_1",)),
     (event_piece, ("s1", 0, 0, 10)),
     (recovery.stored, ("s1", 10, 0.0)),
@@ -92,6 +97,7 @@ WRITES = [
     operations.AppendEvents((event(0, source="p:1:0"), event(1))),
     operations.PutSession(samples.session()),
     operations.PutTurn(samples.turn()),
+    operations.AddUsage("s1", 7, "proj_1", "prin_1", "scripted", "", Used(turns=1)),
     operations.PutCallerRequest(samples.request()),
     operations.PutPermission(samples.permission()),
     operations.SettleCallerRequest("req1", "result", 1.0),
@@ -112,7 +118,7 @@ def connection(tmp_path):
         perform(
             opened,
             (
-                *WRITES[:5],
+                *WRITES[:6],
                 operations.PutSession(samples.session(2, status="failed")),
                 operations.PutIdempotency(samples.key("other")),
             ),

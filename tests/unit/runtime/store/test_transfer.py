@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oubliette.errors import Conflict, StorageUnavailable
-from oubliette.records import Principal
+from oubliette.records import Principal, Used
 from oubliette.runtime.store import Database, Writer, operations, queries, transfer
 from tests.unit.runtime.store import samples
 from tests.unit.runtime.store.samples import event
@@ -66,6 +66,7 @@ def filled(database: Any) -> None:
         operations.PutSession(samples.session()),
         operations.PutSession(samples.session(2, status="completed")),
         operations.PutTurn(samples.turn(call_id="s0/7")),
+        operations.AddUsage("s1", 7, "proj_1", "prin_1", "droid", "", Used(5, measured_usd=0.1)),
         operations.PutCallerRequest(samples.request(call_id="7")),
     )
     write(

@@ -1,0 +1,60 @@
+"""Results of the tools that sum up what many sessions do and use.
+
+Times are seconds since 1970-01-01 UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from oubliette.contract.field_types import Result
+
+UsageBy = Literal["session", "project", "model", "agent", "principal", "day"]
+
+
+class UsageTotal(Result, frozen=True, kw_only=True):
+    """Usage of agents. A sum has what is known of it; null: nothing is."""
+
+    input_tokens: int | None
+    output_tokens: int | None
+    measured_cost_usd: Annotated[
+        float | None, Meta(description="From the tokens and the configured prices.")
+    ]
+    reported_cost_usd: Annotated[
+        float | None, Meta(description="As agents report it, by prices of their own.")
+    ]
+    turns: Annotated[int, Meta(description="Turns that have ended.")]
+
+
+class UsageRow(UsageTotal, frozen=True, kw_only=True):
+    """Usage of one session, project, model, agent, principal or day."""
+
+    key: Annotated[
+        str | None,
+        Meta(
+            description="An id, a name, or a day such as 2026-01-31 (UTC). null: sessions that were"
+            " removed, a model that is not known, or the other principals together, which are not"
+            " shown to agents and to keys that may only read."
+        ),
+    ]
+    name: Annotated[
+        str | None,
+        Meta(description="Title of the session, or name of the project or the principal."),
+    ]
+
+
+class UsageReport(Result, frozen=True, kw_only=True):
+    """Result of `usage_report`."""
+
+    by: str
+    since: Annotated[
+        float | None, Meta(description="Begin of the first hour that counts; null: all do.")
+    ]
+    rows: Annotated[
+        tuple[UsageRow, ...],
+        Meta(description="The highest costs first, then the most tokens; days: the newest first."),
+    ]
+    more: Annotated[bool, Meta(description="Rows were left out; the total has them.")]
+    total: UsageTotal

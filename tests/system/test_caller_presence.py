@@ -16,6 +16,7 @@ import pytest
 from tests.callers import HttpCaller
 from tests.own_time import OwnTime
 from tests.selection import core
+from tests.system.site import TURN
 
 pytestmark = pytest.mark.anyio
 
@@ -301,7 +302,7 @@ async def test_a_frozen_caller_costs_no_other_caller_anything(site, frozen):
             assert outcome["errors"] == 0
             assert own.ms_of(sum(outcome["elapsed_ms"])) < 50 * 500
         # Its own agent is not held for long either: it takes nothing, so it is cut.
-        outcome = json.loads((await flood.turn())[-1])
+        outcome = json.loads((await flood.turn(timeout=3 * TURN))[-1])
         assert outcome["is_error"]
         assert outcome["text"].startswith("caller myapp is not connected")
         os.kill(process.pid, signal.SIGCONT)
@@ -323,7 +324,7 @@ async def test_a_caller_that_never_reads_costs_no_other_caller_anything(site):
             outcome = await agent.outcome()
             assert outcome["errors"] == 0
             assert own.ms_of(sum(outcome["elapsed_ms"])) < 50 * 500
-            outcome = json.loads((await flood.turn())[-1])
+            outcome = json.loads((await flood.turn(timeout=3 * TURN))[-1])  # 30 MB of events
             assert outcome["is_error"]
             assert outcome["text"].startswith("caller myapp is not connected")
 

@@ -159,14 +159,14 @@ def set_value(
     text = with_value(text_of(path), words, given)
     source = load(place, text=text).sources[key]
     _write(path, text)
-    pid = _server_of(place)
+    pid = server_of(place)
     if output is Format.json:
         print_json({"key": key, "value": given, "file": str(path), "restart": pid is not None})
         return
     note(f"{key} = {_toml(given)} (in {path})")
     if source != str(path):
         note(f"{source} takes precedence over the file.")
-    _note_restart(pid)
+    note_restart(pid)
 
 
 @app.command("edit")
@@ -198,12 +198,12 @@ def edit(home: Home = None, output: Output = Format.text) -> None:
     changed = text != before
     if changed:
         _write(path, text)
-    pid = _server_of(place) if changed else None
+    pid = server_of(place) if changed else None
     if output is Format.json:
         print_json({"file": str(path), "changed": changed, "restart": pid is not None})
         return
     note(f"{path} is {'stored' if changed else 'unchanged'}.")
-    _note_restart(pid)
+    note_restart(pid)
 
 
 def _check_secret(words: Sequence[str], value: object) -> None:
@@ -268,7 +268,7 @@ def _write(path: Path, text: str) -> None:
     replace_file(path, text)
 
 
-def _server_of(place: Path) -> int | None:
+def server_of(place: Path) -> int | None:
     """The process id of the server that runs on a home; None if none does."""
     from oubliette.api.control import status_of
 
@@ -276,7 +276,8 @@ def _server_of(place: Path) -> int | None:
     return None if status is None else int(status["pid"])
 
 
-def _note_restart(pid: int | None) -> None:
+def note_restart(pid: int | None) -> None:
+    """Note that a server which runs has not read what was written."""
     if pid is not None:
         note(
             f"The server that runs (process {pid}) read its configuration when it started:"

@@ -39,7 +39,7 @@ from oubliette.cli.run import attach
 from oubliette.cli.run import command as run_command
 from oubliette.cli.serve import command as serve_command
 from oubliette.cli.serve import running_server
-from oubliette.cli.setup import mcp
+from oubliette.cli.setup import init, mcp
 from oubliette.cli.terminal import standard_streams, usage
 from oubliette.cli.terminal.command_hints import in_commands
 from oubliette.cli.terminal.output import (
@@ -98,6 +98,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "cluster env": "oubliette cluster env --head",
     "config show": "oubliette config show --sources",
     "config schema": "oubliette config schema",
+    "init": "oubliette init --yes",
     "mcp setup": "oubliette mcp setup claude",
     "config get": "oubliette config get server.port",
     "config set": "oubliette config set opencode.api_key env:ANTHROPIC_API_KEY",
@@ -134,6 +135,8 @@ app.command("attach")(attach.attach)
 app.command("serve")(serve_command.serve)
 app.command("status")(running_server.status)
 app.command("stop")(running_server.stop)
+app.command("init")(init.init)
+app.command("stop")(serve_command.stop)
 app.command("restore")(restore.restore)
 app.command("diff")(diff.diff)
 app.command("drop")(apply.drop)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from oubliette.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def with_value(text: str, words: Sequence[str], value: object) -> str:
@@ -59,6 +60,30 @@ def _put(tree: dict[str, Any], words: Sequence[str], value: object) -> None:
     tree[words[-1]] = value
 
 
+def written(
+    head: str,
+    tables: Mapping[str, Mapping[str, object]],
+    docs: Mapping[str, Mapping[str, str]],
+) -> str:
+    """Return a new file: a comment at its beginning, and the description of each key above it."""
+    import tomlkit
+
+    def comment(text: str, place: Any) -> None:
+        for line in textwrap.wrap(text, _WIDTH, break_long_words=False):
+            place.add(tomlkit.comment(line))
+
+    document = tomlkit.document()
+    comment(head, document)
+    for name, values in tables.items():
+        document.add(tomlkit.nl())
+        table = tomlkit.table()
+        for key, value in values.items():
+            comment(docs[name][key], table)
+            table.add(key, value)
+        document.add(name, table)
+    return tomlkit.dumps(document)
+
+
 def parsed(text: str) -> dict[str, Any]:
     """Return what the text contains.
 
@@ -83,3 +108,4 @@ def _checked(text: str, wanted: dict[str, Any]) -> str:
 
 
 _BY_HAND: Final = "change it in an editor"
+_WIDTH: Final = 96  # of a comment, without its mark

@@ -1,1 +1,1 @@
-"""Set-up of clients."""
+"""Set-up of a home, and of its clients."""

@@ -51,6 +51,10 @@ FORMS: Final[Mapping[Client, Form]] = {
     Client.gemini: Form(title="Gemini CLI", section="mcpServers", url="httpUrl"),
 }
 
+PROGRAMS: Final[Mapping[Client, str]] = {each: str(each) for each in Client} | {
+    Client.vscode: "code"
+}
+
 
 def path_of(client: Client) -> Path:
     """The file with what is configured for all folders."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from oubliette.cli.client.calls import call, pages
+from oubliette.cli.client.calls import PAGE, call
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import (
     Format,
@@ -24,7 +23,7 @@ from oubliette.cli.terminal.times import SINCE
 from oubliette.cli.terminal.waiting import span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from oubliette.cli.terminal.output import Column
 
@@ -55,7 +54,7 @@ SESSIONS: Final[tuple[Column, ...]] = (
     ("SESSION", lambda each: "  " * each["level"] + each["session_id"]),
     ("STATUS", "status"),
     ("AGENT", "agent"),
-    ("COST", _cost),
+    ("COST", lambda each: f"${each['cost_usd']:.2f}"),
     ("WAITS FOR", _waits),
     ("TITLE", line_of("title", 40)),
 )
@@ -113,16 +112,20 @@ def tree(
     output: Output = Format.text,
 ) -> None:
     """Show the tree of a session: who works below whom, what each waits for, and the limits."""
-    state = call(home, "config_limits", {"session_id": whole_id(home, "session", session)})
-    wanted = {"exploration_id": state["exploration_id"]}
-    sessions = pages(home, "session_list", "sessions", {**wanted, "waiting": True})
-    limits = [
-        {"name": name, **each} for name, each in state["limits"].items() if each["used"] is not None
-    ]
+    wanted = {"session_id": whole_id(home, "session", session), "limit": PAGE}
+    found = call(home, "tree_get", wanted)
+    cursor = found.pop("next_cursor")
+    while cursor is not None:
+        page = call(home, "tree_get", {**wanted, "cursor": cursor})
+        found["rows"] += page["rows"]
+        cursor = page["next_cursor"]
     if output is Format.json:
-        print_json({**wanted, "limits": limits, "sessions": sessions})
+        print_json(found)
         return
-    print_entries(SESSIONS, below_each_other(sessions))
+    print_entries(SESSIONS, found["rows"])
+    limits = [
+        {"name": name, **each} for name, each in found["limits"].items() if each["used"] is not None
+    ]
     typer.echo()
     print_entries(LIMITS, limits)
 
@@ -169,21 +172,3 @@ def _usage_columns(by: str) -> list[Column]:
 def _dollars(name: str) -> Callable[[dict[str, Any]], str]:
     """The cell of a cost; empty where it is unknown."""
     return lambda each: "" if each[name] is None else f"${each[name]:.4f}"
-
-
-def below_each_other(sessions: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Return each session with its `level`, children after their parent.
-
-    One whose parent is not among them, such as a session in a project that the key does not reach,
-    is at the top.
-    """
-    children: defaultdict[str | None, list[dict[str, Any]]] = defaultdict(list)
-    there = {each["session_id"] for each in sessions}
-    for each in sessions:
-        parent = each["parent_session_id"]
-        children[parent if parent in there else None].append(each)
-    left = [(0, each) for each in reversed(children[None])]
-    while left:
-        level, each = left.pop()
-        yield {**each, "level": level}
-        left += [(level + 1, child) for child in reversed(children[each["session_id"]])]

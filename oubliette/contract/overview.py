@@ -10,6 +10,54 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from oubliette.contract.field_types import Result
+from oubliette.contract.session import WaitInfo
+
+
+class LimitState(Result, frozen=True, kw_only=True):
+    """One limit."""
+
+    value: int | float
+    source: Annotated[str, Meta(description="Source of the limit: tree, project or configuration.")]
+    used: int | float | None
+    left: int | float | None
+
+
+class TreeRow(Result, frozen=True, kw_only=True):
+    """A session of a tree."""
+
+    session_id: str
+    parent_session_id: str | None
+    level: Annotated[int, Meta(description="Number of sessions above it that are shown.")]
+    project_id: str
+    agent: str
+    model: str | None
+    status: str
+    title: str
+    created_at: float
+    updated_at: float
+    cost_usd: float
+    waiting: Annotated[
+        tuple[WaitInfo, ...],
+        Meta(
+            description="What it waits for; empty if it has ended, or runs on another machine of a"
+            " cluster."
+        ),
+    ]
+
+
+class TreeState(Result, frozen=True, kw_only=True):
+    """Result of `tree_get`."""
+
+    exploration_id: Annotated[str, Meta(description="Id of the tree.")]
+    sessions: Annotated[int, Meta(description="Sessions of the tree, those that have ended too.")]
+    live: Annotated[int, Meta(description="Those that live.")]
+    cost_usd: float
+    limits: Annotated[dict[str, LimitState], Meta(description="As config_limits has them.")]
+    rows: Annotated[
+        tuple[TreeRow, ...], Meta(description="Children after their parent, oldest first.")
+    ]
+    next_cursor: str | None
+
 
 UsageBy = Literal["session", "project", "model", "agent", "principal", "day"]
 

@@ -19,7 +19,7 @@ from oubliette.runtime.store.queries.session_turns import ALIVE
 from oubliette.tools.schema.views import event_view
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Collection, Generator
 
     from oubliette.records import Event, Session
     from oubliette.runtime.store.connection import StoreConnection
@@ -186,6 +186,16 @@ def listing_facts(
             queries.child_ids(connection, each.id, project_id=only),
         )
         for each in sessions
+    }
+
+
+def sessions_with_titles(connection: StoreConnection, ids: Collection[str]) -> dict[str, Session]:
+    """Return the sessions of these ids that there are, each with its title."""
+    found = (queries.session(connection, each) for each in ids)
+    return {
+        each.id: msgspec.structs.replace(each, title=queries.session_title(connection, each))
+        for each in found
+        if each is not None
     }
 
 

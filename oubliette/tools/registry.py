@@ -42,6 +42,7 @@ from oubliette.tools.handlers import (
     session_spawn,
     sessions,
     tokens,
+    trees,
     usage,
     workspaces,
 )
@@ -119,6 +120,7 @@ _TOOLS: Final = (
     ports.port_open,
     ports.port_close,
     ports.port_list,
+    trees.tree_get,
     limits.config_limits,
     usage.usage_report,
     tokens.token_create,

@@ -160,8 +160,8 @@ async def test_tree_shows_who_works_below_whom_and_how_much_of_the_limits_is_use
         assert rows[child].split("\t")[6] == "a decision on may I?"
 
         told = (await oubliette("tree", agent.session_id, "-o", "json")).json
-        assert [each["session_id"] for each in told["sessions"]] == [agent.session_id, child]
-        assert {each["name"] for each in told["limits"]} >= used.keys()
+        assert [each["session_id"] for each in told["rows"]] == [agent.session_id, child]
+        assert told["limits"].keys() >= used.keys()
 
 
 async def test_usage_has_what_an_agent_reports_and_the_turns_that_have_ended(site, oubliette):

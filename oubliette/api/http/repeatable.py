@@ -32,6 +32,7 @@ READS: Final = frozenset(
         "session_list",
         "session_log",
         "token_list",
+        "tree_get",
         "usage_report",
         "workspace_list",
     }

@@ -40,6 +40,7 @@ READS: Final = frozenset(
         "session_get",
         "session_list",
         "token_list",
+        "tree_get",
         "usage_report",
         "workspace_list",
     }

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
+from oubliette.contract.overview import LimitState
 from oubliette.errors import InvalidParameter
 from oubliette.records import TERMINAL
 from oubliette.tools.handlers.projects import visible_project
@@ -15,7 +16,10 @@ from oubliette.tools.handlers.sessions import visible_session
 from oubliette.tools.spec import Result, tool
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from oubliette.records import Limits, Project, Session
+    from oubliette.runtime.store.queries import TreeMember
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
@@ -33,15 +37,6 @@ class ConfigLimits(Params, frozen=True, kw_only=True):
             description="Show the limits of the session's tree, as fixed at the start of its root."
         ),
     ] = None
-
-
-class LimitState(Result, frozen=True, kw_only=True):
-    """One limit."""
-
-    value: int | float
-    source: Annotated[str, Meta(description="Source of the limit: tree, project or configuration.")]
-    used: int | float | None
-    left: int | float | None
 
 
 class LimitsResult(Result, frozen=True, kw_only=True):
@@ -88,6 +83,26 @@ async def config_limits(
 
 async def _of_session(services: ToolServices, project: Project, session: Session) -> LimitsResult:
     tree = await services.reader.tree_members(session.exploration_id)
+    limits = await limits_of_tree(services, project, session, tree)
+    return LimitsResult(
+        limits=limits,
+        depth=session.depth,
+        remaining_depth=max(0, int(limits["max_depth"].value) - session.depth),
+        exploration_id=session.exploration_id,
+    )
+
+
+async def limits_of_tree(
+    services: ToolServices, project: Project, session: Session, tree: Sequence[TreeMember]
+) -> dict[str, LimitState]:
+    """Return the limits of a tree, as one of its sessions and its project have them.
+
+    Args:
+        services: Of all tools.
+        project: Of the session.
+        session: Of the tree.
+        tree: All sessions of it, oldest first.
+    """
     began = next((each.created_at for each in tree if each.parent_session_id is None), None)
     if began is None:
         began = session.created_at
@@ -101,12 +116,7 @@ async def _of_session(services: ToolServices, project: Project, session: Session
     limits = await _per_project(services, project)
     given = session.tree_limits
     limits.update(_tree(services, session.limits, project.limits, used, given))
-    return LimitsResult(
-        limits=limits,
-        depth=session.depth,
-        remaining_depth=max(0, int(limits["max_depth"].value) - session.depth),
-        exploration_id=session.exploration_id,
-    )
+    return limits
 
 
 def _tree(

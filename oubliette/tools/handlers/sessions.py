@@ -114,7 +114,7 @@ async def session_list(
         for record in page.records
     ]
     facts = await services.reader.run(listing_facts, records, context.scope.project)
-    waits = await _waits(services, records) if params.waiting else {}
+    waits = await waits_of(services, records) if params.waiting else {}
     views, _, cut = fitting(
         made_of(
             session_view(*facts[each.id], short=True),
@@ -128,7 +128,7 @@ async def session_list(
     )
 
 
-async def _waits(
+async def waits_of(
     services: ToolServices, sessions: list[records.Session]
 ) -> dict[str, tuple[WaitInfo, ...]]:
     """Return what the live ones among `sessions` wait for, by id; of this machine's sessions."""

@@ -153,6 +153,10 @@ CONTRACT = {
         "project_id session_id",
         "limits depth remaining_depth exploration_id",
     ),
+    "tree_get": (
+        "session_id* limit cursor",
+        "exploration_id sessions live cost_usd limits rows next_cursor",
+    ),
     "usage_report": (
         "by since project_id limit",
         "by since rows more total",

@@ -49,6 +49,7 @@ LATER_READ = {
     "session_diff",
     "session_export",
     "session_log",
+    "tree_get",
     "usage_report",
 }
 

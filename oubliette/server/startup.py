@@ -252,6 +252,7 @@ class Startup:
             find_actor=system.lookup,
             name_actor=system.ref,
             spawn=system.spawn,
+            store=self._store,
             forget_session=self._forget_session,
             offers=self._capabilities(),
             look=self._folders.problem,

@@ -92,6 +92,8 @@ class ToolServices:
     """Name → a ref that is resolved at each send (`System.ref`)."""
     spawn: Callable[..., Ref] | None = None
     """Starts an actor (`System.spawn`); None: no progress is reported."""
+    store: Ref | None = None
+    """The StoreActor; None: nothing is written here, so that no call waits for events."""
     offers: ServerCapabilities = field(default_factory=ServerCapabilities)
     ask_live: Callable[[str, Message, float], Awaitable[Any]] | None = None
     """Ask a live session, and its successor if it is being restarted (`SessionRegistry.ask`)."""

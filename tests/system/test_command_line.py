@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
+
+from tests.system.site import TURN
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -53,6 +56,20 @@ async def test_a_prompt_is_followed_to_the_end_of_its_turn(site, oubliette):
     assert events[-1]["session_id"] == session
     assert [event["status"] for event in events if event["type"] == "completion"] == ["failed"]
     await agent.end()
+
+
+async def test_events_of_all_sessions_are_waited_for(site):
+    """What `oubliette logs --follow` and `oubliette top` do on a server."""
+    begin = (await site.eyes.call("event_list"))["next"]
+    wanted = {"after": begin, "types": ["message"], "wait_seconds": TURN}
+    async with asyncio.timeout(TURN):
+        waiting = asyncio.create_task(site.eyes.call("event_list", **wanted))
+        made = await site.eyes.call(
+            "session_spawn", project_id=site.project["id"], prompt="say I speak", new_session=True
+        )
+        (event,) = (await waiting)["events"]
+    assert (event["session_id"], event["text"]) == (made["session_id"], "I speak")
+    await site.agent(made["session_id"]).end()
 
 
 async def test_a_turn_is_interrupted(site, oubliette):

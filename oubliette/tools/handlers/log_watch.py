@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from oubliette.kit import Deferred, Ref
     from oubliette.tools.services import ToolServices
 
-STORE: Final = "store"
-"""Name of the StoreActor."""
 FOLLOW_SECONDS: Final = 10.0
 
 
@@ -25,15 +23,20 @@ class WaitForGrowth(Message, Reply[bool]):
 
 
 class LogWatch(Actor):
-    """Follower of the log, for as long as a call lasts. It ends with the store's actor."""
+    """Follower of the log, for as long as a call lasts. It ends with the store's actor.
 
-    def __init__(self) -> None:
+    Args:
+        store: That actor.
+    """
+
+    def __init__(self, store: Ref) -> None:
         super().__init__()
+        self._store = store
         self._grown = False
         self._waiting: Deferred | None = None
 
     async def on_start(self) -> None:
-        self.watch(self.system.ref(STORE))
+        self.watch(self._store)
 
     @handles(Down)
     def _store_down(self, _: Down) -> None:
@@ -61,12 +64,13 @@ async def log_watch(services: ToolServices, *, wanted: bool) -> AsyncGenerator[R
 
     What is committed before the block begins can be read in it.
     """
-    if not wanted or services.spawn is None:
+    store = services.store
+    if not wanted or store is None or services.spawn is None:
         yield None
         return
-    watch = services.spawn(LogWatch, name=f"log-watch/{new_uuid()}")
+    watch = services.spawn(LogWatch, store, name=f"log-watch/{new_uuid()}")
     try:
-        await services.name_actor(STORE).ask(FollowLog(name=watch.name), timeout=FOLLOW_SECONDS)
+        await store.ask(FollowLog(name=watch.name), timeout=FOLLOW_SECONDS)
         yield watch
     finally:
         await watch.stop()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_growth_is_answered_once_before_and_after_it_is_asked_for(bench: Bench) -> None:
     session = await bench.session(await bench.project())
-    watch = bench.system.spawn(LogWatch, name="watch")
+    watch = bench.system.spawn(LogWatch, bench.store, name="watch")
     await bench.store.ask(FollowLog(name=watch.name))
     await bench.write(session, text="a")
     assert await watch.ask(WaitForGrowth()) is True
@@ -29,7 +29,7 @@ async def test_a_growth_is_answered_once_before_and_after_it_is_asked_for(bench:
 
 
 async def test_who_waits_is_told_of_the_end_of_the_stores_actor(bench: Bench) -> None:
-    watch = bench.system.spawn(LogWatch, name="watch")
+    watch = bench.system.spawn(LogWatch, bench.store, name="watch")
     waiting = asyncio.ensure_future(watch.ask(WaitForGrowth()))
     await bench.store.stop()
     with pytest.raises(ActorDead):

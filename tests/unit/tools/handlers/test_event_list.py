@@ -119,7 +119,7 @@ async def test_a_large_event_is_a_reference_and_is_not_searched(bench: Bench, lo
 
 
 async def test_a_call_waits_for_the_first_event_that_is_asked_for(bench: Bench, logs: Logs) -> None:
-    bench.services.spawn = bench.system.spawn
+    bench.services.spawn, bench.services.store = bench.system.spawn, bench.store
     start = (await bench.do("event_list"))["next"]
     waiting = asyncio.ensure_future(
         bench.do("event_list", after=start, types=["error"], wait_seconds=60)
@@ -132,6 +132,6 @@ async def test_a_call_waits_for_the_first_event_that_is_asked_for(bench: Bench, 
 
 
 async def test_a_wait_ends_at_its_time(bench: Bench, logs: Logs) -> None:
-    bench.services.spawn = bench.system.spawn
+    bench.services.spawn, bench.services.store = bench.system.spawn, bench.store
     page = await bench.do("event_list", wait_seconds=0.01)
     assert (page["events"], page["more"]) == ([], False)

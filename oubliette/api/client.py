@@ -270,7 +270,7 @@ class Oubliette(ProjectCalls):
 
     async def read_events(
         self,
-        after: int = -1,
+        after: int | None = -1,
         *,
         project_id: str | None = None,
         session_id: str | None = None,
@@ -281,7 +281,8 @@ class Oubliette(ProjectCalls):
         """Return the next events of all sessions, in the order of commits, and the new cursor.
 
         Args:
-            after: Cursor that the call before has returned; -1: from the beginning.
+            after: Cursor that the call before has returned; -1: from the beginning; None: from now
+                on.
             project_id: Only events of sessions of this project.
             session_id: Only events of this session.
             types: Only events of these types.
@@ -295,9 +296,9 @@ class Oubliette(ProjectCalls):
                 {**chosen, "after": after, "wait_seconds": wait_seconds},
                 timeout=wait_seconds + ANSWER_SECONDS,
             )
-            after = page["next"]
+            after = following = page["next"]
             if page["events"] or not page["more"]:
-                return [decode_event(each) for each in page["events"]], after
+                return [decode_event(each) for each in page["events"]], following
 
     # ------------------------------------------------------------------ permissions
 

@@ -35,7 +35,7 @@ from oubliette.cli import (
 )
 from oubliette.cli.client import completion
 from oubliette.cli.doctor import command
-from oubliette.cli.run import attach
+from oubliette.cli.run import attach, top
 from oubliette.cli.run import command as run_command
 from oubliette.cli.serve import command as serve_command
 from oubliette.cli.serve import running_server
@@ -57,6 +57,7 @@ from oubliette.version import __version__
 EXAMPLES: Final[dict[str, str]] = {
     "run": "oubliette run 'Fix the failing test' --branch main",
     "attach": "oubliette attach 3k9x",
+    "top": "oubliette top --home ./trial",
     "serve": "oubliette serve --port 8080 --agent opencode",
     "status": "oubliette status -o json",
     "stop": "oubliette stop --agents end",
@@ -132,6 +133,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command.run)
 app.command("attach")(attach.attach)
+app.command("top")(top.top)
 app.command("serve")(serve_command.serve)
 app.command("status")(running_server.status)
 app.command("stop")(running_server.stop)

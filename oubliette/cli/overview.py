@@ -20,19 +20,12 @@ from oubliette.cli.terminal.output import (
     print_json,
 )
 from oubliette.cli.terminal.times import SINCE
-from oubliette.cli.terminal.waiting import span
+from oubliette.cli.terminal.waiting import span, waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from oubliette.cli.terminal.output import Column
-
-
-def _waits(session: dict[str, Any]) -> str:
-    """The cell of its waits; a child is the row below."""
-    waits = [wait for wait in session["waiting"] if wait["kind"] != "ended"]
-    shown = ("a child" if wait["kind"] == "child" else wait["what"] for wait in waits)
-    return "; ".join(dict.fromkeys(shown))[:50]
 
 
 def _cost(session: dict[str, Any]) -> str:
@@ -47,7 +40,7 @@ LISTED: Final[tuple[Column, ...]] = (
     ("STATUS", "status"),
     ("AGE", lambda each: span(time.time() - each["created_at"])),
     ("COST", _cost),
-    ("WAITS FOR", _waits),
+    ("WAITS FOR", waits_of),
     ("TITLE", line_of("title", 60)),
 )
 SESSIONS: Final[tuple[Column, ...]] = (
@@ -55,7 +48,7 @@ SESSIONS: Final[tuple[Column, ...]] = (
     ("STATUS", "status"),
     ("AGENT", "agent"),
     ("COST", lambda each: f"${each['cost_usd']:.2f}"),
-    ("WAITS FOR", _waits),
+    ("WAITS FOR", waits_of),
     ("TITLE", line_of("title", 40)),
 )
 LIMITS: Final[tuple[Column, ...]] = (

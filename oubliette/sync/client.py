@@ -151,7 +151,7 @@ class Oubliette:
 
     def read_events(
         self,
-        after: int = -1,
+        after: int | None = -1,
         *,
         project_id: str | None = None,
         session_id: str | None = None,
@@ -162,7 +162,8 @@ class Oubliette:
         """Return the next events of all sessions, in the order of commits, and the new cursor.
 
         Args:
-            after: Cursor that the call before has returned; -1: from the beginning.
+            after: Cursor that the call before has returned; -1: from the beginning; None: from now
+                on.
             project_id: Only events of sessions of this project.
             session_id: Only events of this session.
             types: Only events of these types.

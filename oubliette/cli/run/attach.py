@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from oubliette.cli.client.calls import call
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import Format, Home, Output, note
-
-HISTORY: Final = 1000
-"""Events before the present that are shown."""
 
 
 def attach(
@@ -39,14 +36,16 @@ def attach(
     place = find_home(home)
     url = background.answering(place).url
     found = call(home, "session_get", {"session_id": session_id})
-    with conversation.key_of_project(place, found["project_id"], "oubliette attach") as key:
-        asyncio.run(_show(url, key, session_id, max(-1, found["last_index"] - HISTORY)))
+    scope = f"project:{found['project_id']}"
+    with conversation.key_of_operator(place, scope, "oubliette attach") as key:
+        asyncio.run(_show(url, key, session_id))
     note(f"{session_id} is left as it is. Come back to it: oubliette attach {session_id}")
 
 
-async def _show(url: str, key: str, session_id: str, after: int) -> None:
+async def _show(url: str, key: str, session_id: str) -> None:
     import oubliette
-    from oubliette.cli.run.session_app import SessionApp
+    from oubliette.cli.run.session_app import SessionApp, shown_from
 
     async with oubliette.connect(url, key, on_exit="keep") as ob:
-        await SessionApp(ob, await ob.session(session_id), after).run_async()
+        session = await ob.session(session_id)
+        await SessionApp(ob, session, await shown_from(ob, session_id)).run_async()

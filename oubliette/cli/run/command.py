@@ -92,7 +92,7 @@ def _with_key(place: Path, url: str, project_id: str, task: str, given: dict[str
     from oubliette.cli.run import conversation
 
     options = {name: value for name, value in given.items() if value is not None}
-    with conversation.key_of_project(place, project_id, "oubliette run") as key:
+    with conversation.key_of_operator(place, f"project:{project_id}", "oubliette run") as key:
         return asyncio.run(conversation.converse(url, key, project_id, task, **options))
 
 

@@ -35,14 +35,14 @@ KEY_SECONDS: Final = 7 * 24 * 3600.0
 
 
 @contextmanager
-def key_of_project(home: Path, project_id: str, name: str) -> Generator[str]:
-    """Yield a key of the operator for one project, which exists as long as the block."""
+def key_of_operator(home: Path, scope: str, name: str) -> Generator[str]:
+    """Yield a key of the operator with a scope, which exists as long as the block."""
     server = HomeServer(home)
     key = server.call(
         "token_create",
         {
             "name": name,
-            "scope": f"project:{project_id}",
+            "scope": scope,
             "principal": "operator",
             "expires_in_seconds": KEY_SECONDS,
         },

@@ -30,6 +30,15 @@ ANSWERS: Final = {
 _HELP: Final = "Message to the agent. Ctrl-] leaves, Ctrl-C twice interrupts the turn."
 _ASKED: Final = "y: allow once. s: allow for the session. n: deny. Or a message."
 
+HISTORY: Final = 1000
+"""Events before the present that are shown."""
+
+
+async def shown_from(ob: Oubliette, session_id: str) -> int:
+    """Return the index of the event after which a transcript begins: few are before the present."""
+    last = (await ob.call("session_get", session_id=session_id))["last_index"]
+    return max(-1, last - HISTORY)
+
 
 class SessionApp(App[None]):
     """The session, with its last events; the app ends when the user leaves.

@@ -75,3 +75,10 @@ def span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def waits_of(session: dict[str, Any]) -> str:
+    """Return the cell of what a session waits for; a child is the row below."""
+    waits = [wait for wait in session["waiting"] if wait["kind"] != "ended"]
+    shown = ("a child" if wait["kind"] == "child" else wait["what"] for wait in waits)
+    return "; ".join(dict.fromkeys(shown))[:50]

@@ -1,0 +1,100 @@
+"""All live sessions in the whole terminal: they are seen there, answered, interrupted, opened."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from textual.widgets import DataTable
+
+import oubliette
+from oubliette.cli.run.top import LISTED
+from oubliette.cli.run.top_app import TopApp
+from tests.system.site import TURN
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from textual.pilot import Pilot
+
+    from tests.system.site import Site
+
+pytestmark = pytest.mark.anyio
+
+
+class Person:
+    """Who looks at the table."""
+
+    def __init__(self, app: TopApp, pilot: Pilot[str]) -> None:
+        self.press = pilot.press
+        self.table = app.query_one(DataTable)
+        self._changed = asyncio.Event()
+        app.watch(self.table, "virtual_size", self._changed.set)
+
+    async def chooses(self, session_id: str) -> list[str]:
+        """Wait for the row of a session, and go there; what it has in its cells."""
+        async with asyncio.timeout(TURN):
+            while session_id not in self.table.rows:
+                self._changed.clear()
+                await self._changed.wait()
+        self.table.move_cursor(row=self.table.get_row_index(session_id))
+        return [str(cell) for cell in self.table.get_row(session_id)]
+
+
+@contextlib.asynccontextmanager
+async def watched(site: Site) -> AsyncIterator[tuple[oubliette.Oubliette, TopApp, Person]]:
+    key = site.server.token("admin", principal="operator")
+    async with oubliette.connect(site.server.url, key) as ob:
+        app = TopApp(ob, LISTED)
+        async with app.run_test(size=(100, 30)) as pilot:
+            yield ob, app, Person(app, pilot)
+
+
+async def until(session: oubliette.Session, kind: str) -> oubliette.Event:
+    async with asyncio.timeout(TURN):
+        async for event in session.events(follow=True):
+            if event.type == kind:
+                return event
+    raise AssertionError(f"no {kind}")
+
+
+async def test_a_session_is_answered_interrupted_and_opened(site):
+    async with watched(site) as (ob, app, person):
+        project = await ob.create_project("top")
+        asks = await project.spawn("ask sell the shop\nsleep 600", autonomy="ask")
+        await until(asks, "permission_request")
+        row = await person.chooses(asks.id)
+        assert row[:4] == [asks.id[-6:], "top", "scripted", "running"]
+        await person.press("y")
+        settled = await until(asks, "permission_settled")
+        assert (settled.decision, settled.by) == ("allow", "operator")
+        await person.chooses(asks.id)
+        await person.press("i")
+        assert (await until(asks, "completion")).status == "interrupted"
+        await person.chooses(asks.id)
+        await person.press("enter")
+        assert app.return_value == asks.id
+
+
+@pytest.mark.whole
+async def test_children_stand_below_their_parents_and_q_leaves(site):
+    async with watched(site) as (ob, app, person):
+        project = await ob.create_project("top of a tree")
+        message = json.dumps({"message": "say [bold]small\nsleep 600"})
+        parent = await project.spawn(f"call session_message {message}")
+        child, after = parent.id, -1
+        async with asyncio.timeout(TURN):
+            while child == parent.id:
+                events, after = await ob.read_events(
+                    after, project_id=project.id, types=["status"], wait_seconds=TURN
+                )
+                child = events[-1].session_id
+        row = await person.chooses(child)
+        assert row[0] == f"  {child[-6:]}"
+        rows = [key.value for key in person.table.rows]
+        assert rows.index(child) == rows.index(parent.id) + 1
+        await person.press("n", "q")
+        assert app.return_value is None

@@ -137,7 +137,7 @@ class EffectApplier:
     def _store_turn(self, effect: StoreTurn) -> None:
         turn = effect.turn
         if turn.state == "running" and turn.began_index is None:
-            turn = self._writer.begun(turn)
+            turn = self._state.running = self._writer.begun(turn)
         self._writer.put(PutTurn(turn))
 
     def _count(self, effect: CountUsage) -> None:

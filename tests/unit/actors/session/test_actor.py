@@ -25,8 +25,9 @@ from oubliette.config.schema import Config, SessionsConfig
 from oubliette.errors import Conflict, LimitExceeded, SessionHandover
 from oubliette.kit import UnhandledMessage
 from oubliette.kit.fair_loop import working_for
-from oubliette.records import CallerTool, IdempotencyKey
+from oubliette.records import CallerTool, IdempotencyKey, Used
 from oubliette.runtime.guest.control_link import ControlLink
+from oubliette.runtime.store import queries
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -200,6 +201,26 @@ async def test_output_that_is_read_twice_is_taken_in_once(scene: Scene) -> None:
     assert (after.events, after.turn_done) == (before.events, False)
     assert (after.session.status, after.session.cost_usd) == ("running", 0.5)
     assert (after.session.input_tokens, await scene.outcomes()) == (3, ["completed", None])
+    counted = await scene.world.reader.run(queries.usage_sums, "session")
+    assert counted.total == Used(input_tokens=3, reported_usd=0.5, turns=1)
+
+
+async def test_a_turn_that_is_over_keeps_when_and_at_which_cost_it_began(scene: Scene) -> None:
+    scene.begin()
+    process = await scene.heard("one")
+    began = (await scene.world.reader.turns(scene.record.id))[0]
+    assert (began.state, began.cost_before) == ("running", 0.0)
+    process.say(type="usage", turn=1, cost_usd=0.5, tokens=3)
+    complete(process, 1, "done")
+    await scene.heard("one", "two")
+    await scene.world.settle()
+    over, following = await scene.world.reader.turns(scene.record.id)
+    assert (over.state, over.began_at, over.began_index) == (
+        "done",
+        began.began_at,
+        began.began_index,
+    )
+    assert following.cost_before == 0.5
 
 
 async def test_one_more_prompt_than_may_wait_is_refused_and_not_stored(scene: Scene) -> None:

@@ -59,6 +59,47 @@ class TreeState(Result, frozen=True, kw_only=True):
     next_cursor: str | None
 
 
+class TreeWait(Result, frozen=True, kw_only=True):
+    """One thing that a session of a tree waits for."""
+
+    session_id: str
+    kind: Annotated[str, Meta(description="As in session_get.")]
+    what: Annotated[str, Meta(description="Completes the sentence: it waits for …")]
+    until: Annotated[float | None, Meta(description="Deadline of the wait; null: none.")]
+
+
+class TreeInfo(Result, frozen=True, kw_only=True):
+    """A tree in which sessions live."""
+
+    exploration_id: Annotated[str, Meta(description="Id of the tree.")]
+    session_id: Annotated[
+        str, Meta(description="Its root, or the uppermost session that the key reaches.")
+    ]
+    project_id: Annotated[str, Meta(description="Project of that session.")]
+    agent: str
+    title: str
+    created_at: float
+    sessions: Annotated[int, Meta(description="Sessions of the tree, those that have ended too.")]
+    live: Annotated[int, Meta(description="Those that live, and that the key reaches.")]
+    cost_usd: float
+    max_cost_usd: Annotated[float | None, Meta(description="Limit of the cost; null: none.")]
+    waiting: Annotated[
+        tuple[TreeWait, ...],
+        Meta(description="Waits of its live sessions, but for those for a message or a child."),
+    ]
+    newest: Annotated[
+        str | None, Meta(description="Last line of its agents' newest message, or name of a tool.")
+    ]
+    newest_at: float | None
+
+
+class TreePage(Result, frozen=True, kw_only=True):
+    """Result of `tree_list`."""
+
+    trees: tuple[TreeInfo, ...]
+    more: Annotated[bool, Meta(description="There are older ones, which were left out.")]
+
+
 UsageBy = Literal["session", "project", "model", "agent", "principal", "day"]
 
 

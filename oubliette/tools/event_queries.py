@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from oubliette.errors import InvalidParameter
+from oubliette.records import MAX_TITLE
 from oubliette.runtime.store import queries
 from oubliette.runtime.store.queries.event_log import (
     EVENT,
@@ -34,6 +35,7 @@ _ONLY: Final = "(?5 IS NULL OR project_id = ?5)"
 
 _SEQ: Final = 6
 """Place of the seq in a row of events."""
+_TAIL: Final = 50
 _SMALL_EVENT: Final = 64 * 1024
 """Bytes up to which an event is encoded again for each of its pieces."""
 
@@ -207,6 +209,30 @@ def _without_parent(connection: StoreConnection, record: Session, only: str | No
     if parent is not None and parent.project_id == only:
         return record
     return msgspec.structs.replace(record, parent_session_id=None)
+
+
+def newest_line(connection: StoreConnection, sessions: Collection[str]) -> tuple[float, str] | None:
+    """Return time and last line of the newest message or tool call in these logs.
+
+    Of each log only the last `_TAIL` events are looked at.
+    """
+    newest: Event | None = None
+    for each in sessions:
+        last = queries.last_index(connection, each)
+        rows = connection.execute(
+            f"{event_up_to(_SMALL_EVENT)} WHERE session_id = ? AND idx > ?"
+            " AND type IN ('message', 'tool_call') ORDER BY idx DESC LIMIT 1",
+            (each, last - _TAIL),
+        )
+        for row in rows.fetchall():
+            found = event_of(row)
+            if newest is None or found.seq > newest.seq:
+                newest = found
+    if newest is None:
+        return None
+    text = str(newest.data.get("text" if newest.type == "message" else "tool") or "")
+    lines = [line.strip() for line in text.splitlines()]
+    return newest.ts, next(filter(None, reversed(lines)), "")[:MAX_TITLE]
 
 
 def event_piece(

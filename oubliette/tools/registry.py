@@ -120,6 +120,7 @@ _TOOLS: Final = (
     ports.port_open,
     ports.port_close,
     ports.port_list,
+    trees.tree_list,
     trees.tree_get,
     limits.config_limits,
     usage.usage_report,

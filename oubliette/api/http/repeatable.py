@@ -33,6 +33,7 @@ READS: Final = frozenset(
         "session_log",
         "token_list",
         "tree_get",
+        "tree_list",
         "usage_report",
         "workspace_list",
     }

@@ -41,6 +41,7 @@ READS: Final = frozenset(
         "session_list",
         "token_list",
         "tree_get",
+        "tree_list",
         "usage_report",
         "workspace_list",
     }

@@ -1,7 +1,8 @@
-"""Tools that show trees of sessions: `tree_get`."""
+"""Tools that show trees of sessions: `tree_list`, `tree_get`."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -9,10 +10,10 @@ from msgspec import Meta
 
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
-from oubliette.contract.overview import TreeRow, TreeState
+from oubliette.contract.overview import TreeInfo, TreePage, TreeRow, TreeState, TreeWait
 from oubliette.errors import InvalidParameter
 from oubliette.records import TERMINAL, made_of
-from oubliette.tools.event_queries import sessions_with_titles
+from oubliette.tools.event_queries import newest_line, sessions_with_titles
 from oubliette.tools.handlers.limits import limits_of_tree
 from oubliette.tools.handlers.projects import visible_project
 from oubliette.tools.handlers.sessions import visible_session, waits_of
@@ -23,11 +24,17 @@ from oubliette.tools.spec import tool
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from oubliette.records import Session
     from oubliette.runtime.store.queries import TreeMember
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
 ROWS: Final = 200
+MAX_TREES: Final = 200
+MAX_READ: Final = 20
+"""Logs of a tree that are looked at for its newest line, those of the newest live sessions."""
+_QUIET: Final = frozenset({"child", "ended", "message"})
+"""Waits that need no attention."""
 
 
 class TreeGet(Params, frozen=True, kw_only=True):
@@ -38,6 +45,74 @@ class TreeGet(Params, frozen=True, kw_only=True):
     cursor: Annotated[
         field_types.Cursor | None, Meta(description="next_cursor of the previous page.")
     ] = None
+
+
+class TreeList(Params, frozen=True, kw_only=True):
+    """Parameters of `tree_list`."""
+
+    project_id: Annotated[
+        field_types.ProjectId | None,
+        Meta(description="Only trees with live sessions of this project."),
+    ] = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_TREES, description="Maximum number to return.")] = 50
+
+
+@tool(TreeList, TreePage, scope="read", read_only=True)
+async def tree_list(services: ToolServices, context: CallContext, params: TreeList) -> TreePage:
+    """List the trees in which sessions live, newest first: cost, waits, newest line of each."""
+    project_id = context.scope.project
+    if params.project_id is not None:
+        project_id = (await visible_project(services, context, params.project_id)).id
+    living: defaultdict[str, list[Session]] = defaultdict(list)
+    for session in await services.reader.live_sessions(project_id):
+        living[session.exploration_id].append(session)
+    newest = sorted(living.values(), key=lambda each: each[0].id, reverse=True)
+    chosen = newest[: params.limit]
+    found = await asyncio.gather(*(_tree(services, context, each) for each in chosen))
+    trees, _, cut = fitting(found)
+    return TreePage(trees=tuple(trees), more=cut or len(newest) > len(chosen))
+
+
+async def _tree(services: ToolServices, context: CallContext, live: list[Session]) -> TreeInfo:
+    """Describe a tree.
+
+    Args:
+        services: Of all tools.
+        context: Of the call.
+        live: Its sessions that live and that the key reaches, oldest first.
+    """
+    first = min(live, key=lambda each: each.depth)
+    ids = {first.root_session_id, first.id}
+    records = await services.reader.run(sessions_with_titles, ids)
+    root = records.get(first.root_session_id)
+    if root is None or not context.scope.reaches(root.project_id):
+        root = records.get(first.id, first)
+    members = await services.reader.tree_members(first.exploration_id)
+    waits = await waits_of(services, live)
+    line = await services.reader.run(newest_line, [each.id for each in live[-MAX_READ:]])
+    limit = first.limits.max_cost_usd
+    if limit is None:
+        limit = services.config.trees.max_cost_usd
+    return TreeInfo(
+        exploration_id=first.exploration_id,
+        session_id=root.id,
+        project_id=root.project_id,
+        agent=root.agent,
+        title=root.title,
+        created_at=root.created_at,
+        sessions=len(members),
+        live=len(live),
+        cost_usd=sum(each.cost_usd for each in members),
+        max_cost_usd=limit or None,
+        waiting=tuple(
+            made_of(wait, TreeWait, session_id=session_id)
+            for session_id, found in waits.items()
+            for wait in found
+            if wait.kind not in _QUIET
+        ),
+        newest=None if line is None else line[1],
+        newest_at=None if line is None else line[0],
+    )
 
 
 @tool(TreeGet, TreeState, scope="read", read_only=True)

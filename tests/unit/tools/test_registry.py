@@ -153,6 +153,7 @@ CONTRACT = {
         "project_id session_id",
         "limits depth remaining_depth exploration_id",
     ),
+    "tree_list": ("project_id limit", "trees more"),
     "tree_get": (
         "session_id* limit cursor",
         "exploration_id sessions live cost_usd limits rows next_cursor",

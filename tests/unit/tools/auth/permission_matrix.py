@@ -96,8 +96,8 @@ def markdown() -> str:
         "else: sessions of other projects are left out of its events, of `parent_session_id`",
         "and `child_session_ids`, of `living_descendants` and of what `session_end` with `tree`",
         "ends; these live on. Sessions below them that the key reaches are not left out. Only",
-        "the limits of a tree count all of its sessions: `config_limits` and `tree_get` show how",
-        "many there are and what they cost, whichever project they are in.",
+        "the limits of a tree count all of its sessions: `config_limits`, `tree_list` and",
+        "`tree_get` show how many there are and what they cost, whichever project they are in.",
     ]
     for transport, title in (("http", "Over HTTP"), ("socket", "Over an agent's link, with a key")):
         lines += ["", f"## {title}", "", f"| tool | about | {' | '.join(SCOPES)} |"]

@@ -96,6 +96,7 @@ BOUND = [
     ("config_limits", "project_id"),
     ("config_limits", "session_id"),
     ("tree_get", "session_id"),
+    ("tree_list", "project_id"),
     ("usage_report", "project_id"),
     ("caller_tool_progress", "session_id request_id message"),
     ("caller_tool_response", "session_id request_id"),

@@ -50,6 +50,7 @@ LATER_READ = {
     "session_export",
     "session_log",
     "tree_get",
+    "tree_list",
     "usage_report",
 }
 

@@ -1,4 +1,4 @@
-"""`tree_get`: who works below whom, and what of it a key sees."""
+"""`tree_list`, `tree_get`: what lives, who works below whom, and what of it a key sees."""
 
 from __future__ import annotations
 
@@ -97,3 +97,62 @@ async def test_a_cursor_that_is_in_no_place_of_the_tree_is_refused(
 ) -> None:
     text = await bench.error("tree_get", session_id=tree["root"].id, cursor="gogol_x")
     assert text.startswith("cursor: ")
+
+
+async def test_trees_that_live_are_listed_with_what_waits_and_their_newest_line(
+    bench: Bench, tree: dict[str, Session]
+) -> None:
+    root, first = tree["root"], tree["first"]
+    bench.waits[root.id] = SessionWaits(waits=(Wait(kind="child", what="its child"),))
+    asks = Wait(kind="permission", what="a decision on rm", until=9.0)
+    bench.waits[first.id] = SessionWaits(waits=(asks,))
+    await bench.write(root, text="I start\none.\n\n", role="assistant")
+    await bench.write(first, "system", stage="agent")
+    (listed,) = (await bench.do("tree_list"))["trees"]
+    assert {name: listed[name] for name in ("title", "sessions", "live", "cost_usd")} == {
+        "title": "root",
+        "sessions": 5,
+        "live": 2,
+        "cost_usd": 1.75,
+    }
+    assert (listed["session_id"], listed["max_cost_usd"]) == (root.id, 10.0)
+    assert listed["waiting"] == [
+        {
+            "session_id": first.id,
+            "kind": "permission",
+            "what": "a decision on rm",
+            "until": 9.0,
+        }
+    ]
+    assert listed["newest"] == "one."
+    await bench.write(first, "tool_call", call_id="1", tool="bash", arguments={})
+    (listed,) = (await bench.do("tree_list"))["trees"]
+    assert listed["newest"] == "bash"
+
+
+async def test_the_newest_trees_come_first_and_those_left_out_are_not_hidden(
+    bench: Bench, tree: dict[str, Session]
+) -> None:
+    shop = await bench.project("other")
+    await bench.session(shop, live=True, title="newer")
+    trees = await bench.do("tree_list")
+    assert [each["title"] for each in trees["trees"]] == ["newer", "root"]
+    assert trees["more"] is False
+    first = await bench.do("tree_list", limit=1)
+    assert ([each["title"] for each in first["trees"]], first["more"]) == (["newer"], True)
+    only = await bench.do("tree_list", project_id=tree["root"].project_id)
+    assert [each["title"] for each in only["trees"]] == ["root"]
+
+
+async def test_a_key_of_one_project_is_shown_no_root_that_it_does_not_reach(
+    bench: Bench, tree: dict[str, Session]
+) -> None:
+    blog = tree["below"].project_id
+    assert (await bench.call("tree_list", scope=f"project:{blog}")).structured["trees"] == []
+    project = await bench.reader.project(blog)
+    assert project is not None
+    mine = await bench.session(project, parent=tree["first"], live=True, title="mine")
+    found = await bench.call("tree_list", scope=f"project:{blog}:ro")
+    (listed,) = found.structured["trees"]
+    assert (listed["session_id"], listed["title"]) == (mine.id, "mine")
+    assert (listed["sessions"], listed["live"]) == (6, 1)

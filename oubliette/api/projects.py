@@ -9,7 +9,7 @@ import msgspec
 from oubliette.api.project import PAGE, Project
 from oubliette.api.repositories import CLONE_SECONDS, project_parameters
 from oubliette.api.results.views import ProjectInfo
-from oubliette.contract.overview import UsageReport
+from oubliette.contract.overview import TreeInfo, TreeState, UsageReport
 from oubliette.errors import AlreadyExists, Conflict
 
 if TYPE_CHECKING:
@@ -57,6 +57,34 @@ class Projects:
         wanted = {"by": by, "since": since, "project_id": project_id, "limit": limit}
         report = await self._parts.call("usage_report", wanted)
         return msgspec.convert(report, UsageReport, strict=False)
+
+    async def trees(self, project_id: str | None = None) -> list[TreeInfo]:
+        """Return the trees in which sessions live, the newest first; of many the newest 200.
+
+        Args:
+            project_id: Only those with live sessions of this project.
+        """
+        page = await self._parts.call("tree_list", {"project_id": project_id, "limit": 200})
+        return msgspec.convert(page["trees"], list[TreeInfo], strict=False)
+
+    async def tree_state(self, session_id: str) -> TreeState:
+        """Return the tree of a session: all its sessions, what each waits for, and the limits.
+
+        Args:
+            session_id: Any session of the tree.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        wanted = {"session_id": session_id, "limit": PAGE}
+        state = await self._parts.call("tree_get", wanted)
+        rows, cursor = [*state["rows"]], state["next_cursor"]
+        while cursor is not None:
+            page = await self._parts.call("tree_get", {**wanted, "cursor": cursor})
+            rows += page["rows"]
+            cursor = page["next_cursor"]
+        found = {**state, "rows": rows, "next_cursor": None}
+        return msgspec.convert(found, TreeState, strict=False)
 
     async def _find(self, name: str) -> dict[str, Any] | None:
         listed = await self._listed(name)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.api.results.views import ProjectInfo, SessionInfo
     from oubliette.contract.events import Event
-    from oubliette.contract.overview import UsageBy, UsageReport
+    from oubliette.contract.overview import TreeInfo, TreeState, UsageBy, UsageReport
     from oubliette.contract.session import PermissionInfo
 
 
@@ -413,3 +413,22 @@ class Oubliette:
         return self._thread.call(
             lambda: self._client.usage_report(by, since=since, project_id=project_id, limit=limit)
         )
+
+    def trees(self, project_id: str | None = None) -> list[TreeInfo]:
+        """Return the trees in which sessions live, the newest first; of many the newest 200.
+
+        Args:
+            project_id: Only those with live sessions of this project.
+        """
+        return self._thread.call(lambda: self._client.trees(project_id))
+
+    def tree_state(self, session_id: str) -> TreeState:
+        """Return the tree of a session: all its sessions, what each waits for, and the limits.
+
+        Args:
+            session_id: Any session of the tree.
+
+        Raises:
+            NotFound: there is no such session.
+        """
+        return self._thread.call(lambda: self._client.tree_state(session_id))

@@ -142,6 +142,22 @@ async def test_a_prompt_is_run_and_its_session_ended(project):
     assert (session.session_id, session.status) == (answer.session_id, "completed")
 
 
+async def test_a_program_sees_what_lives_and_what_it_has_used(ob, project):
+    session = await project.spawn("usage 0.25 120")
+    await session.turn
+    (tree,) = await ob.trees(project.id)
+    assert (tree.session_id, tree.live, tree.cost_usd) == (session.id, 1, 0.25)
+    state = await ob.tree_state(session.id)
+    assert [(row.session_id, row.level, row.status) for row in state.rows] == [
+        (session.id, 0, "idle")
+    ]
+    assert state.limits["max_cost_usd"].used == 0.25
+    report = await ob.usage_report("session", project_id=project.id)
+    (row,) = report.rows
+    assert (row.key, row.turns, row.input_tokens) == (session.id, 1, 120)
+    assert (row.reported_cost_usd, row.measured_cost_usd) == (0.25, None)
+
+
 async def test_a_turn_that_fails_is_an_error_with_its_reason(project):
     with pytest.raises(oubliette.SessionFailed) as failed:
         await project.run("fail no credit")

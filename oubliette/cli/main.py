@@ -90,6 +90,7 @@ EXAMPLES: Final[dict[str, str]] = {
     "session message": "oubliette session message 3k9x 'Now add a test' --follow",
     "session end": "oubliette session end 3k9x --tree",
     "session logs": "oubliette session logs 3k9x --follow",
+    "workspace path": "oubliette workspace path shop",
     "image list": "oubliette image list",
     "store migrate": "oubliette store migrate --to postgresql://db/oubliette",
     "cluster up": "oubliette cluster up --nodes 3 --local",

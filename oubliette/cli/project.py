@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from oubliette.cli.client.calls import pages
-from oubliette.cli.client.resolver import fitting
+from oubliette.cli.client.resolver import fitting, whole_id
 from oubliette.cli.client.tool_command import DISCARD, PROJECT, ToolCommand, argument, flag, option
 from oubliette.cli.terminal import choices
-from oubliette.cli.terminal.output import at, clean, line_of, note, print_entries
+from oubliette.cli.terminal.output import (
+    Format,
+    Home,
+    Output,
+    at,
+    clean,
+    line_of,
+    note,
+    print_entries,
+    print_json,
+)
+from oubliette.errors import NotFound
 from oubliette.user_paths import absolute
 
 if TYPE_CHECKING:
@@ -213,7 +224,8 @@ def branches(answer: Answer) -> None:
 )
 def delete(answer: Answer) -> None:
     """Delete a project with its workspaces and files; refused while it has live sessions."""
-    note(f"{answer.sent['project_id']} was deleted.")
+    project, given = answer.sent["project_id"], answer.given["project"]
+    note(f"{project if given == project else f'{given} ({project})'} was deleted.")
 
 
 workspace_app = typer.Typer(help="Workspaces of a project.", no_args_is_help=True)
@@ -244,6 +256,37 @@ def _of_project(home: str | None, given: str, sent: dict[str, Any]) -> str:
 def list_workspaces(answer: Answer) -> None:
     """List the workspaces of a project, oldest first."""
     print_entries(WORKSPACES, answer.done["workspaces"])
+
+
+@workspace_app.command("path")
+def path_of_workspace(
+    project: Annotated[
+        str, typer.Argument(help="Id of the project, which may be abbreviated, or its name.")
+    ],
+    workspace: Annotated[
+        str | None,
+        typer.Argument(help="Id of the workspace, which may be abbreviated; else the default one."),
+    ] = None,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Print the folder of a workspace on this machine."""
+    from oubliette.config.loader import find_home
+    from oubliette.runtime.files.project_dirs import Folders
+
+    sent = {"project_id": whole_id(home, "project", project)}
+    there = pages(home, "workspace_list", "workspaces", sent)
+    if workspace is None:
+        chosen = next(each["id"] for each in there if each["is_default"])
+    else:
+        chosen = fitting("workspace", workspace, (each["id"] for each in there))
+    folder = Folders(find_home(home)).workspace(sent["project_id"], chosen)
+    if not folder.is_dir():
+        raise NotFound(f"{folder} is not on this machine", hint="another node may have it")
+    if output is Format.json:
+        print_json({**sent, "workspace_id": chosen, "path": str(folder)})
+    else:
+        sys.stdout.write(f"{folder}\n")
 
 
 @ToolCommand(

@@ -101,6 +101,8 @@ def _end_all(home: str | None, project: str | None, output: Format) -> None:
         list(threads.map(end_one, _roots_of_living(home, project)))
     if output is Format.json:
         print_json({"ended": sorted(ended, key=lambda each: str(each["session_id"]))})
+    elif len(ended) == 1:
+        note("1 session was ended, with its children.")
     else:
         note(f"{len(ended)} sessions were ended, with their children.")
     for error in refused:
@@ -293,7 +295,10 @@ def message(
 def interrupt(answer: Answer) -> None:
     """End the running turn of a session; the session stays."""
     session_id, status = answer.sent["session_id"], answer.done["status"]
-    note(f"The running turn of {session_id}, if any, is being interrupted; it is {status}.")
+    if status == "running":
+        note(f"The running turn of {session_id} is being interrupted.")
+    else:
+        note(f"{session_id} is {status}: no turn runs.")
 
 
 app.command("end")(end)

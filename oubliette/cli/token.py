@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -46,7 +48,10 @@ def create(  # noqa: PLR0917 - one parameter per option
         str,
         typer.Option(metavar=choices.SCOPE, help="Scope of the key; :ro is for reading."),
     ],
-    name: Annotated[str, typer.Option(help="Purpose, for people.")] = "cli",
+    name: Annotated[
+        str | None,
+        typer.Option(help="Purpose, for people; unset: this machine, and when it was made."),
+    ] = None,
     principal: Annotated[
         str | None, typer.Option(help="Owner of the key; unset: a new principal.")
     ] = None,
@@ -74,7 +79,7 @@ def create(  # noqa: PLR0917 - one parameter per option
         home,
         "token_create",
         {
-            "name": name,
+            "name": name or f"{socket.gethostname()} {moment(time.time())}",
             "scope": scope,
             "principal": principal,
             "expires_in_seconds": expires_in,

@@ -282,7 +282,8 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        hint = 'texts are quoted: key = "text"; oubliette config schema describes all keys'
+        raise ConfigError(f"{path}: {error}", hint=hint) from error
 
 
 def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:

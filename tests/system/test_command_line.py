@@ -30,7 +30,7 @@ async def test_a_project_is_created_used_and_deleted(site, oubliette):
     assert listed.out.splitlines()[1].split("\t")[:2] == [default["id"], "yes"]
 
     gone = await oubliette("project", "delete", "by hand")
-    assert (gone.code, gone.err) == (0, f"{project} was deleted.\n")
+    assert (gone.code, gone.err) == (0, f"by hand ({project}) was deleted.\n")
     assert (await oubliette("project", "delete", project)).code == 3
 
 

@@ -24,6 +24,7 @@ from oubliette.contract.project import (
 )
 from oubliette.errors import Forbidden, InvalidParameter
 from oubliette.records import ProjectRepository, made_of
+from oubliette.runtime.containers.options import types_of
 from oubliette.runtime.repositories.addresses import check_branch, check_folder, check_url
 from oubliette.runtime.repositories.workspace_clone import CHECKOUT_SECONDS
 from oubliette.tools.auth import scopes
@@ -325,7 +326,12 @@ def check_offer(services: ToolServices, field: str, value: str | None) -> None:
     offers: tuple[str, ...] = getattr(services.offers, f"{field}s")
     auto = value == "auto" and field != "container_type"
     if value is not None and not auto and offers and value not in offers:
+        hint = None
+        if field == "container_type" and value in types_of(services.config, images=True):
+            runtime = " or ".join(services.offers.runtimes)
+            hint = f"the runtime {runtime} has no images: it needs docker or podman"
         raise InvalidParameter(
             f"{field}: there is no {value!r} here; choose one of: {', '.join(offers)}",
             field=field,
+            hint=hint,
         )

@@ -210,6 +210,9 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     other.mkdir()
     (other / config_schema.FILE_NAME).write_bytes(b"\xff\xfe")
     assert "is not UTF-8" in refusal(other).message
+    (other / config_schema.FILE_NAME).write_text("[agents]\ndefault = scripted\n")
+    assert "at line 2, column 11" in refusal(other).message
+    assert 'texts are quoted: key = "text"' in str(refusal(other).hint)
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

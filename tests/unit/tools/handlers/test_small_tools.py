@@ -68,6 +68,14 @@ async def test_servers_of_a_project_are_bounded(bench: Bench) -> None:
     assert text == "mcp_servers: more than 65536 bytes"
 
 
+async def test_a_type_with_an_image_needs_a_runtime_with_images(bench: Bench) -> None:
+    text = await bench.error("project_create", name="p", container_type="dev")
+    assert text.startswith("container_type: there is no 'dev' here; choose one of: base")
+    assert "the runtime process has no images: it needs docker or podman" in text
+    text = await bench.error("project_create", name="p", container_type="nope")
+    assert "images" not in text
+
+
 async def test_projects_are_listed_in_pages(bench: Bench) -> None:
     made = [(await bench.project(f"p{number}")).id for number in range(5)]
     seen, cursor = [], None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from oubliette.cli.client import control
+from oubliette.api import control
 from oubliette.cli.setup.init import SECRETS
 from oubliette.config.loader import load
 from tests.unit.cli.command_line import Run

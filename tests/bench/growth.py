@@ -33,7 +33,7 @@ from oubliette.actors.container.lease_memory import LeaseMemory
 from oubliette.actors.session import recovery
 from oubliette.actors.session.event_writer import EventWriter
 from oubliette.clock import SystemClock
-from oubliette.records import CallerTool, Event, Project, Session, Token, Turn, Workspace
+from oubliette.records import CallerTool, Event, Project, Session, Token, Turn, Used, Workspace
 from oubliette.runtime import audit_log
 from oubliette.runtime.files import disk_usage, leftovers
 from oubliette.runtime.files.project_dirs import Folders
@@ -211,6 +211,8 @@ class Growth:
         yield operations.PutTurn(
             Turn(session_id=child, number=1, prompt="x", state="done", created_at=1.0)
         )
+        used = Used(input_tokens=9, reported_usd=0.5, turns=1)
+        yield operations.AddUsage(child, number, PROJECT, OWNER, "scripted", "m", used)
         events = self.event(child, "status"), self.event(child, "completion"), self.event(LONG)
         yield operations.AppendEvents(events)
         yield operations.PutToken(
@@ -391,6 +393,16 @@ ROWS: Final = (
         lambda g: g.ask(queries.caller_events, OWNER, "c", g.head - 50),
     ),
     Row("config_limits of a tree", 1, Growth.begin_tree),
+    Row(
+        "usage_report of a day",
+        0,
+        lambda g: g.ask(queries.usage_sums, "session", g.size - 24),
+    ),
+    Row(
+        "usage_report of all days",
+        1,
+        lambda g: g.ask(queries.usage_sums, "model"),
+    ),
     Row("the first message to a tree", 1, Growth.begin_tree),
     Row("start: live sessions", 0, lambda g: g.ask(queries.live_sessions)),
     Row("start: keys", 1, Growth.load_keys),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from oubliette.cli.client.calls import PAGE, call
+from oubliette.cli.client.calls import PAGE, call, pages
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.terminal.output import (
     Format,
@@ -35,7 +35,7 @@ def _cost(session: dict[str, Any]) -> str:
 LIVE: Final = ("created", "running", "idle")
 LISTED: Final[tuple[Column, ...]] = (
     ("SESSION", "session_id"),
-    ("PROJECT", "project_id"),
+    ("PROJECT", "project"),
     ("AGENT", "agent"),
     ("STATUS", "status"),
     ("AGE", lambda each: span(time.time() - each["created_at"])),
@@ -89,7 +89,12 @@ def ps(
     if output is Format.json:
         print_json({"sessions": page["sessions"], "more": page["next_cursor"] is not None})
         return
-    print_entries(LISTED, page["sessions"])
+    projects = pages(home, "project_list", "projects", {})
+    names = {each["id"]: each["name"] for each in projects}
+    print_entries(
+        LISTED,
+        [{**each, "project": names.get(each["project_id"], "")} for each in page["sessions"]],
+    )
     if page["next_cursor"] is not None:
         note(f"there are more: oubliette ps -n {min(1000, 5 * count)}")
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from oubliette import Oubliette
 
 _LINE: Final = 200
+"""Characters of the newest line, which gets the room that is left."""
+_NAME: Final = 16
+_WAIT: Final = 22
 _COLUMNS: Final = ("SESSION", "PROJECT", "AGENT", "STATUS", "AGE", "COST", "WAITS FOR", "NEWEST")
 _WAIT_SECONDS: Final = 25.0
 _AGAIN_SECONDS: Final = 0.5
@@ -39,7 +42,7 @@ class TopApp(App[str]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    DataTable { height: 1fr; }
+    DataTable { height: 1fr; scrollbar-size-horizontal: 0; }
     #said { height: 1; color: $text-muted; }
     """
     BINDINGS: ClassVar = [
@@ -128,7 +131,8 @@ class TopApp(App[str]):
             waits_of(session),
             self._newest.get(session_id) or session["title"].partition("\n")[0],
         )
-        return [Text(clean(cell)[:_LINE]) for cell in cells]
+        widths = (_LINE, _NAME, _NAME, _LINE, _LINE, _LINE, _WAIT, _LINE)
+        return [Text(_cut(clean(cell), most)) for cell, most in zip(cells, widths, strict=True)]
 
     def _chosen(self) -> str | None:
         table = self._table
@@ -175,6 +179,10 @@ class TopApp(App[str]):
                 await self._ob.call("session_interrupt", session_id=chosen)
         except OublietteError as error:
             self._say(error)
+
+
+def _cut(cell: str, most: int) -> str:
+    return cell if len(cell) <= most else cell[: most - 1] + "…"
 
 
 def below_each_other(sessions: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:

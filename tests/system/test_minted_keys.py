@@ -31,6 +31,9 @@ READ = {
     "session_diff",
     "session_export",
     "session_log",
+    "tree_get",
+    "tree_list",
+    "usage_report",
 }
 
 

@@ -27,9 +27,13 @@ def open(  # noqa: A001 - as programs call it: oubliette.open()
 ) -> Oubliette:
     """Return the whole system inside this process: no HTTP, no port, no key.
 
+    Where a server of this user runs on the home (`oubliette serve`), the program uses that one,
+    which its log shows: `config`, `agents`, `runtime`, `on_exit` and `Oubliette.system` are not for
+    the process of another program, and raise `HomeInUse` then.
+
     Args:
-        home: Folder of its state, which no other process may use; None: as for the command line,
-            `OUBLIETTE_HOME`, `./.oubliette` if it exists, else `~/.oubliette`.
+        home: Folder of its state; None: as for the command line, `OUBLIETTE_HOME`, `./.oubliette`
+            if it exists, else `~/.oubliette`.
         config: A `Config`; or settings by name, such as {"agents.default": "opencode"}, which take
             precedence over the home's file and the environment.
         agents: Agents of this program: functions decorated with `oubliette.agent`, or objects.

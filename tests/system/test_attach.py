@@ -93,6 +93,7 @@ async def test_a_question_is_answered_and_a_message_sent(site, answer, decision)
         ]
 
 
+@pytest.mark.whole
 async def test_ctrl_c_twice_interrupts_the_turn(site):
     async with opened("connected", site) as ob:
         project = await ob.create_project("attach and interrupt")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from oubliette.api.control import CALL_SECONDS
+from oubliette.cli.client.tool_server import CALL_SECONDS
 
 PAGE: Final = 1000
 """Entries of a page, the most that a tool gives: without a server each page opens the database."""

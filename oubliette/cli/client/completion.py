@@ -11,7 +11,6 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from oubliette.api.control import ControlClient
 from oubliette.cli.terminal import documents
 from oubliette.cli.terminal.output import SHORT
 from oubliette.errors import Unavailable
@@ -84,6 +83,7 @@ def _read(source: Source | None, context: Any, incomplete: str) -> list[Offer]:
 
 def _call(home: str | None, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Call a tool of the server, or read the database; nothing is made, and no lock awaited."""
+    from oubliette.api.control import ControlClient
     from oubliette.config.loader import find_home
 
     place = find_home(home)

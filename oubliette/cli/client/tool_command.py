@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Self, cast
 
 import typer
 
-from oubliette.api.control import CALL_SECONDS
 from oubliette.cli.client.calls import call, pages
 from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.client.tool_server import CALL_SECONDS
 from oubliette.cli.terminal.output import Format, Home, Output, print_json
 
 if TYPE_CHECKING:

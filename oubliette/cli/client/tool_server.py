@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-from oubliette.api.control import CALL_SECONDS
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.api.control import ProgressCallback
+
+CALL_SECONDS: Final = 60.0
 
 
 class ToolServer(Protocol):

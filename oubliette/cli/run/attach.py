@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Annotated
 
@@ -24,6 +23,8 @@ def attach(
 
     In a pipe, and with -o json, it is `session logs --follow`.
     """
+    import asyncio
+
     from oubliette.cli.client import following
     from oubliette.cli.run import conversation
     from oubliette.cli.serve import background

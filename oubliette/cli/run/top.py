@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Final
 
@@ -25,6 +24,8 @@ def top(home: Home = None, output: Output = Format.text) -> None:
 
     With -o json they are printed once, as they are now.
     """
+    import asyncio
+
     from oubliette.cli.run import conversation
     from oubliette.cli.serve import background
     from oubliette.config.loader import find_home

@@ -13,6 +13,7 @@ from textual.widgets import DataTable
 import oubliette
 from oubliette.cli.run.top import LISTED
 from oubliette.cli.run.top_app import TopApp
+from oubliette.errors import Unavailable
 from tests.system.site import TURN
 
 if TYPE_CHECKING:
@@ -51,6 +52,15 @@ async def watched(site: Site) -> AsyncIterator[tuple[oubliette.Oubliette, TopApp
         app = TopApp(ob, LISTED)
         async with app.run_test(size=(100, 30)) as pilot:
             yield ob, app, Person(app, pilot)
+
+
+class Gone:
+    """A server that is away."""
+
+    async def call(self, *_: object, **__: object) -> None:
+        raise Unavailable("no server is there", hint="start it")
+
+    read_events = permissions = call
 
 
 async def until(session: oubliette.Session, kind: str) -> oubliette.Event:
@@ -98,3 +108,12 @@ async def test_children_stand_below_their_parents_and_q_leaves(site):
         assert rows.index(child) == rows.index(parent.id) + 1
         await person.press("n", "q")
         assert app.return_value is None
+
+
+async def test_a_server_that_is_away_is_named_and_no_traceback():
+    app = TopApp(Gone(), LISTED)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.pause()
+        assert str(app.query_one("#said").render()) == "error: no server is there (start it)"
+        await pilot.press("y", "i", "q")
+    assert app.return_code == 0

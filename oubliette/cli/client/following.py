@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -83,9 +84,11 @@ def follow(home: str | None, session_id: str, index: int, output: Format) -> Non
             except KeyboardInterrupt:
                 note(LEAVES)
                 if not _again():
+                    here = home in {None, os.environ.get("OUBLIETTE_HOME")}
+                    where = session_id if here else f"{session_id} --home {home}"
                     note("Come back to it:")
-                    note(f"  oubliette attach {session_id}")
-                    note(f"  oubliette session interrupt {session_id}")
+                    note(f"  oubliette attach {where}")
+                    note(f"  oubliette session interrupt {where}")
                     raise
                 note(INTERRUPTS)
                 call(home, "session_interrupt", {"session_id": session_id})

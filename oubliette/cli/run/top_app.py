@@ -28,6 +28,7 @@ _NAME: Final = 16
 _WAIT: Final = 22
 _COLUMNS: Final = ("SESSION", "PROJECT", "AGENT", "STATUS", "AGE", "COST", "WAITS FOR", "NEWEST")
 _WAIT_SECONDS: Final = 25.0
+_REST_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 0.5
 """Time between two listings, however many events there are."""
 
@@ -76,17 +77,25 @@ class TopApp(App[str]):
         for name in _COLUMNS:
             table.add_column(name, key=name)
         self.run_worker(self._list(), name="list of sessions")
-        self.run_worker(self._follow(), name="events of all sessions")
-        self.set_interval(10.0, self._soon)  # ages, and what ended without an event
+        self._begin_to_follow()
+        self.set_interval(_REST_SECONDS, self._soon)  # ages, and what ended without an event
 
     @property
     def _table(self) -> DataTable[Text]:
         return cast("DataTable[Text]", self.query_one(DataTable))
 
+    def _begin_to_follow(self) -> None:
+        self.run_worker(self._follow(), name="events of all sessions")
+
     async def _follow(self) -> None:
         after = None
         while True:
-            events, after = await self._ob.read_events(after, wait_seconds=_WAIT_SECONDS)
+            try:
+                events, after = await self._ob.read_events(after, wait_seconds=_WAIT_SECONDS)
+            except OublietteError as error:  # it has been tried for as long as a restart may take
+                self._say(error)
+                self.set_timer(_REST_SECONDS, self._begin_to_follow)
+                return
             for event in events:
                 for passage in self._events.passages(event):
                     last = passage.text.rstrip().rpartition("\n")[2]
@@ -114,6 +123,8 @@ class TopApp(App[str]):
         table = self._table
         chosen = self._chosen()
         table.clear()
+        shown = {each["session_id"] for each in sessions}
+        self._newest = {each: line for each, line in self._newest.items() if each in shown}
         for level, each in below_each_other(sessions):
             table.add_row(*self._cells(level, each), key=each["session_id"])
         if chosen is not None and chosen in table.rows:

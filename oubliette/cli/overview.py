@@ -10,6 +10,7 @@ import typer
 
 from oubliette.cli.client.calls import PAGE, call, pages
 from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.terminal.choices import LIVE
 from oubliette.cli.terminal.output import (
     Format,
     Home,
@@ -32,7 +33,6 @@ def _cost(session: dict[str, Any]) -> str:
     return f"${session['usage']['cost_usd']:.2f}"
 
 
-LIVE: Final = ("created", "running", "idle")
 LISTED: Final[tuple[Column, ...]] = (
     ("SESSION", "session_id"),
     ("PROJECT", "project"),

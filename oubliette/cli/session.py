@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from oubliette.cli.client.tool_command import Answer
     from oubliette.cli.terminal.output import Column
 
-AT_REST: Final = frozenset({"completed", "failed", "timed_out"})
 AT_ONCE: Final = 8  # calls; the server accepts 32 commands
 
 
@@ -119,7 +118,7 @@ def _roots_of_living(home: str | None, project: str | None) -> Iterator[str]:
         projects = [each["id"] for each in pages(home, "project_list", "projects", {})]
     for each in projects:
         sessions = pages(home, "session_list", "sessions", {"project_id": each})
-        live = {one["session_id"]: one for one in sessions if one["status"] not in AT_REST}
+        live = {one["session_id"]: one for one in sessions if one["status"] not in choices.AT_REST}
         for session_id, session in live.items():
             if session["parent_session_id"] not in live:
                 yield session_id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from oubliette.cli.client.calls import call
-from oubliette.cli.terminal.output import Format, note
+from oubliette.cli.terminal.choices import AT_REST
+from oubliette.cli.terminal.output import Format, home_option, note
 from oubliette.cli.terminal.screen import shown, to_person
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ WAIT: Final = 30.0
 CALL_SECONDS: Final = WAIT + 30.0
 AGAIN_SECONDS: Final = 2.0
 """Time after a Ctrl-C within which another one interrupts the turn."""
-AT_REST: Final = frozenset({"completed", "failed", "timed_out"})
 INTERRUPTS: Final = "Interrupting the turn. Ctrl-C again leaves the session as it is."
 LEAVES: Final = f"Detached; it runs on. Ctrl-C within {AGAIN_SECONDS:g} s interrupts the turn."
 
@@ -84,8 +83,7 @@ def follow(home: str | None, session_id: str, index: int, output: Format) -> Non
             except KeyboardInterrupt:
                 note(LEAVES)
                 if not _again():
-                    here = home in {None, os.environ.get("OUBLIETTE_HOME")}
-                    where = session_id if here else f"{session_id} --home {home}"
+                    where = session_id + home_option(home)
                     note("Come back to it:")
                     note(f"  oubliette attach {where}")
                     note(f"  oubliette session interrupt {where}")

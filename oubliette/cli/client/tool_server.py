@@ -27,17 +27,5 @@ class ToolServer(Protocol):
         *,
         on_progress: ProgressCallback | None = None,
     ) -> dict[str, Any]:
-        """Call a tool, and return its result as JSON values.
-
-        Args:
-            tool: Its name.
-            arguments: JSON values; those that are None count as absent.
-            timeout: Seconds for the answer, or for the next progress.
-            on_progress: Called with the progress of tools that report any.
-
-        Raises:
-            OublietteError: the tool failed; of the class that belongs to the error's code.
-            DeadlineExceeded: there was no answer in time.
-            Unavailable: there is no server, or it closed the connection.
-        """
+        """Call a tool; as for `oubliette.api.control.ControlClient.call`."""
         ...

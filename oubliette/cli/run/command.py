@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from oubliette.cli.terminal import choices
-from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
+from oubliette.cli.terminal.output import Format, Home, Output, home_option, note, print_json
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def run(  # noqa: PLR0917 - one parameter per option
         project_id = chosen_project.project_of(home, place, source)
     given = {"agent": agent, "model": model, "autonomy": autonomy}
     outcome = _with_key(place, server.url, project_id, task, given)
-    changes = _leave(home, place, outcome, in_checkout=source is not None and repo is None)
+    changes = _leave(home, outcome, in_checkout=source is not None and repo is None)
     if output is Format.json:
         print_json({**outcome.fields, "changes": changes})
     elif outcome.status == "completed" and not sys.stdout.isatty() and outcome.final_text:
@@ -102,19 +101,16 @@ def _exit_code(outcome: Outcome) -> int:
     return 0 if outcome.status == "completed" else 1
 
 
-def _leave(
-    home: str | None, place: Path, outcome: Outcome, *, in_checkout: bool
-) -> dict[str, int] | None:
+def _leave(home: str | None, outcome: Outcome, *, in_checkout: bool) -> dict[str, int] | None:
     """Print the diff and how to go on; return the size of the diff, None if there is none.
 
     Args:
         home: As given on the command line.
-        place: Folder of the server.
         outcome: Of the turn.
         in_checkout: Whether the changes are for the checkout of the current folder.
     """
     session_id = outcome.session_id
-    where = "" if home in {None, os.environ.get("OUBLIETTE_HOME")} else f" --home {place}"
+    where = home_option(home)
     if outcome.left:
         note(f"{session_id} goes on. Come back to it:")
         note(f"  oubliette attach {session_id}{where}")

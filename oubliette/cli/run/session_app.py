@@ -68,7 +68,6 @@ class SessionApp(App[None]):
         self._events = Transcript()
         self._open: dict[str, PermissionRequest] = {}
         """Requests that are not decided, in the order in which they came."""
-        self._doing = ("", time.monotonic())
         self._interrupts_until = 0.0
         self._reading = False
 
@@ -117,12 +116,7 @@ class SessionApp(App[None]):
 
     def _draw(self) -> None:
         """Show what the session does, and the text that it is writing."""
-        doing = self._events.doing
-        if doing != self._doing[0]:
-            self._doing = (doing, time.monotonic())
-        self.query_one("#doing", Static).update(
-            bottom(self._events, self._doing[1], self.size.width)
-        )
+        self.query_one("#doing", Static).update(bottom(self._events, self.size.width))
 
     def _say(self, text: str, style: str) -> None:
         self.query_one(RichLog).write(Text(text, style=style))

@@ -8,10 +8,11 @@ from typing import Final
 import typer
 
 from oubliette.cli.client.calls import call
+from oubliette.cli.terminal.choices import LIVE
 from oubliette.cli.terminal.output import Format, Home, Output, print_json
 
 LISTED: Final = {
-    "status": ("created", "running", "idle"),
+    "status": LIVE,
     "waiting": True,
     "newest_first": True,
     "limit": 200,

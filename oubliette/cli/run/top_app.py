@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 from rich.text import Text
 from textual.app import App
@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.widgets import DataTable, Footer, Static
 
 from oubliette.cli.terminal.output import SHORT, clean
-from oubliette.cli.terminal.transcript import Transcript
+from oubliette.cli.terminal.transcript import Transcript, cut
 from oubliette.cli.terminal.waiting import span, waits_of
 from oubliette.errors import OublietteError
 
@@ -143,7 +143,7 @@ class TopApp(App[str]):
             self._newest.get(session_id) or session["title"].partition("\n")[0],
         )
         widths = (_LINE, _NAME, _NAME, _LINE, _LINE, _LINE, _WAIT, _LINE)
-        return [Text(_cut(clean(cell), most)) for cell, most in zip(cells, widths, strict=True)]
+        return [Text(cut(clean(cell), most)) for cell, most in zip(cells, widths, strict=True)]
 
     def _chosen(self) -> str | None:
         table = self._table
@@ -161,21 +161,16 @@ class TopApp(App[str]):
         if chosen is not None:
             self.exit(chosen)
 
-    def action_answer(self, decision: str) -> None:
+    def action_answer(self, decision: Literal["allow", "deny"]) -> None:
         """Answer the oldest question of the session that is chosen."""
         self.run_worker(self._answer(decision), name="answer to a session")
 
-    async def _answer(self, decision: str) -> None:
+    async def _answer(self, decision: Literal["allow", "deny"]) -> None:
         chosen = self._chosen()
         try:
             asked = [each for each in await self._ob.permissions() if each.session_id == chosen]
             for request in asked[:1]:
-                await self._ob.call(
-                    "permission_response",
-                    session_id=chosen,
-                    request_id=request.request_id,
-                    decision=decision,
-                )
+                await self._ob.answer_permission(request, decision)
         except OublietteError as error:
             self._say(error)
 
@@ -190,10 +185,6 @@ class TopApp(App[str]):
                 await self._ob.call("session_interrupt", session_id=chosen)
         except OublietteError as error:
             self._say(error)
-
-
-def _cut(cell: str, most: int) -> str:
-    return cell if len(cell) <= most else cell[: most - 1] + "…"
 
 
 def below_each_other(sessions: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:

@@ -13,6 +13,7 @@ import typer
 
 from oubliette.api.control import ControlClient
 from oubliette.cli.client.calls import call, pages
+from oubliette.cli.terminal.choices import LIVE
 from oubliette.cli.terminal.output import (
     Format,
     Home,
@@ -26,7 +27,6 @@ from oubliette.cli.terminal.waiting import span
 from oubliette.errors import DeadlineExceeded, NotFound
 from oubliette.version import __version__
 
-LIVE: Final = ("created", "running", "idle")
 STOP_SECONDS: Final = 60.0
 LIMIT: Final = 1000
 

@@ -10,4 +10,7 @@ AUTONOMY: Final = "off|low|medium|high|ask"
 LEVEL: Final = "debug|info|warning|error"
 RUNTIME: Final = "auto|process|docker|podman|apple"
 SCOPE: Final = "admin|write|read|project:ID|project:ID:ro"
-STATUS: Final = "created|running|idle|completed|failed|timed_out"
+LIVE: Final = ("created", "running", "idle")
+"""Statuses of sessions that have not finished."""
+AT_REST: Final = ("completed", "failed", "timed_out")
+STATUS: Final = "|".join((*LIVE, *AT_REST))

@@ -69,6 +69,11 @@ Home = Annotated[
 ]
 
 
+def home_option(home: str | None) -> str:
+    """Return the option that a further command needs to use the same home, after a blank."""
+    return "" if home in {None, os.environ.get("OUBLIETTE_HOME")} else f" --home {home}"
+
+
 def is_json() -> bool:
     """Whether `-o json` was given."""
     return _chosen is Format.json

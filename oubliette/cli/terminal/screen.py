@@ -76,7 +76,6 @@ class Screen:
         self._stream = stream
         self._transcript = Transcript()
         self._speaker = "" if named else None
-        self._doing = ("", time.monotonic())
         self._waits = live
         self._live = self._on_terminal() if stream.isatty() else None
 
@@ -88,7 +87,7 @@ class Screen:
         # A stream that is no terminal, such as stderr in a file, is not drawn on.
         return Live(
             console=console,
-            get_renderable=lambda: self._bottom(console.width),
+            get_renderable=lambda: bottom(self._transcript, console.width),
             refresh_per_second=8,
             transient=True,
             redirect_stdout=sys.stdout.isatty(),
@@ -145,19 +144,12 @@ class Screen:
             name = clean(passage.session_id)[-SHORT:]
             self._live.console.print(f"{indent}── {name}", style="cyan", markup=False)
 
-    def _bottom(self, width: int) -> RenderableType:
-        doing = self._transcript.doing
-        if doing != self._doing[0]:
-            self._doing = (doing, time.monotonic())
-        return bottom(self._transcript, self._doing[1], width)
 
-
-def bottom(transcript: Transcript, since: float, width: int) -> RenderableType:
+def bottom(transcript: Transcript, width: int) -> RenderableType:
     """Return what stands below a transcript: the end of the message that comes, and a status line.
 
     Args:
         transcript: The transcript.
-        since: Time since which the session does what it does, of the monotonic clock.
         width: Columns of the terminal.
     """
     from rich.console import Console, Group
@@ -167,10 +159,10 @@ def bottom(transcript: Transcript, since: float, width: int) -> RenderableType:
     doing = clean(transcript.doing)
     if not doing:
         return Text("")
-    seconds = time.monotonic() - since
+    seconds = time.monotonic() - transcript.since
     status = Text(f"{doing} · {seconds:.0f} s", no_wrap=True, overflow="ellipsis", style="dim")
     spinner = Spinner("dots", text=status)
-    spinner.start_time = since
+    spinner.start_time = transcript.since
     text = clean(transcript.streamed[-_TAIL:])
     if not text:
         return spinner

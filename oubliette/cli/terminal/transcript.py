@@ -8,10 +8,12 @@ at the moment (`doing`).
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from oubliette.api.events.turn_result import plain_result
 from oubliette.api.events.usage import NOTHING_USED, usage_from
+from oubliette.cli.terminal.choices import AT_REST
 from oubliette.cli.terminal.output import clean
 from oubliette.cli.terminal.waiting import span
 from oubliette.contract.events import (
@@ -54,7 +56,6 @@ _STAGES: Final = {
     "memory": "waits for memory in its container",
 }
 _ENDS: Final = {"completed": "done", "failed": "failed", "interrupted": "interrupted"}
-_AT_REST: Final = frozenset({"completed", "failed", "timed_out"})
 
 
 class Passage(NamedTuple):
@@ -91,6 +92,8 @@ class Transcript:
     def __init__(self) -> None:
         self._sessions: dict[str, _Session] = {}
         self._latest = _Session()
+        self.since = time.monotonic()
+        """Time since which the session does what it does, of the monotonic clock."""
 
     @property
     def streamed(self) -> str:
@@ -104,13 +107,17 @@ class Transcript:
 
     def passages(self, event: Event) -> list[Passage]:
         """Return what an event adds to the transcript. Agents choose its text."""
+        before = self.doing
         session = self._sessions.get(event.session_id)
         if session is None:
             session = self._sessions[event.session_id] = _Session(self._level(event))
         self._latest = session
+        parts = list(_parts(session, event))
+        if self.doing != before:
+            self.since = time.monotonic()
         return [
             Passage(kind, clean(text), event.session_id, session.level)
-            for kind, text in _parts(session, event)
+            for kind, text in parts
             if text
         ]
 
@@ -155,7 +162,7 @@ def _status(session: _Session, event: Status) -> Iterator[tuple[Kind, str]]:
     if event.status == "running":
         session.begins(event.ts)
         yield "prompt", "\n".join(f"> {line}" for line in (event.message or "").splitlines())
-    elif event.status in _AT_REST:
+    elif event.status in AT_REST:
         session.doing = ""
         status = event.status.replace("_", " ")
         yield "note", _line(f"The session is {status}{_because(event.reason)}.")
@@ -258,7 +265,7 @@ def _result(result: Any, *, is_error: bool) -> str:
     """Return the first lines of a result."""
     value = plain_result(result)
     lines = (value if isinstance(value, str) else _json(value)).strip().splitlines() or ["-"]
-    shown = [_cut(line) for line in lines[:LINES]]
+    shown = [cut(line, WIDTH) for line in lines[:LINES]]
     if len(lines) > LINES:
         shown.append(f"… {len(lines) - LINES} more lines")
     return "\n".join(f"{'✗' if is_error and not n else ' '} {line}" for n, line in enumerate(shown))
@@ -269,8 +276,9 @@ def _json(value: Any) -> str:
 
 
 def _line(text: str) -> str:
-    return _cut(" ".join(text.split()))
+    return cut(" ".join(text.split()), WIDTH)
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+def cut(line: str, most: int) -> str:
+    """Return a line, or so many characters of it, the last one "…"."""
+    return line if len(line) <= most else line[: most - 1] + "…"

@@ -64,9 +64,12 @@ def translated_errors() -> Generator[None]:
 
 
 def _said(error: psycopg.Error) -> str:
-    primary = error.diag.message_primary
     # libpq adds lines of advice.
-    return primary or str(error).strip().partition("\n")[0] or type(error).__name__
+    said = error.diag.message_primary or str(error).strip().partition("\n")[0]
+    if isinstance(error, errors.DiskFull):
+        # Its words may be "wrote only 4096 of 8192 bytes", which names no disk.
+        return f"the disk of the database is full: {said}"
+    return said or type(error).__name__
 
 
 class PostgresConnection:

@@ -126,19 +126,20 @@ async def test_what_a_snapshot_lacks_is_deleted_with_consent_alone(site) -> None
 
 
 async def test_a_repository_that_was_removed_is_made_again_and_a_damaged_one_is_deleted_by_consent(
-    site,
+    site, tmp_path
 ) -> None:
     project = await site.new_project()
     repositories = site.server.home_of(project["id"]) / "snapshots" / project["id"]
     async with site.caller("http-auto") as caller:
         agent = await site.spawn(caller, "exec echo one > file", project_id=project["id"])
         await agent.event("snapshot", turn=1, moment="end")
-        shutil.rmtree(repositories)
+        repositories.rename(tmp_path / "removed")  # at once: git may be at work in it
         await agent.say("exec echo two > file")
         again = await agent.event("snapshot", turn=2, moment="end")
         assert git(site, project, "show", f"{again['ref']}:file") == "two\n"
         await agent.end()
-    shutil.rmtree(repositories / f"{project['default_workspace_id']}.git" / "objects")
+    objects = repositories / f"{project['default_workspace_id']}.git" / "objects"
+    objects.rename(tmp_path / "objects")
     with pytest.raises(ToolFailed, match="the files of 1 workspaces would be lost") as refused:
         await site.eyes.call("project_delete", project_id=project["id"])
     await site.eyes.call(

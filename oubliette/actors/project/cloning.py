@@ -23,7 +23,7 @@ from oubliette.runtime.repositories.access import Repositories
 from oubliette.runtime.repositories.lfs_content import check_git_lfs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from oubliette.actors.context import ActorContext
@@ -69,6 +69,12 @@ class RunningClone:
     """Set where it is not wanted any more."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     progress: str = "waiting for other clones"
+
+
+async def _stopped(running: RunningClone | None) -> None:
+    if running is not None:
+        async with asyncio.timeout(END_SECONDS):
+            await running.ended.wait()
 
 
 class RepositoryClones:
@@ -134,16 +140,17 @@ class RepositoryClones:
         """Forget a clone; None: it was stopped."""
         return self._running.pop(project_id, None)
 
-    async def stop(self, project_id: str) -> None:
-        """End a clone whose project is deleted; those who wait for it get an error."""
+    def stop(self, project_id: str) -> Awaitable[None]:
+        """End a clone whose project is deleted, and return what waits for git to have ended.
+
+        Those who wait for the clone get an error.
+        """
         running = self._running.pop(project_id, None)
-        if running is None:
-            return
-        running.stop.set()
-        for answer in running.answers:
-            answer.set_error(Conflict("the project was deleted while it was cloned"))
-        async with asyncio.timeout(END_SECONDS):
-            await running.ended.wait()
+        if running is not None:
+            running.stop.set()
+            for answer in running.answers:
+                answer.set_error(Conflict("the project was deleted while it was cloned"))
+        return _stopped(running)
 
     async def _whole(self, running: RunningClone) -> ProjectRepository:
         work = asyncio.create_task(self._cloned(running), name=f"clone {running.project.id}")

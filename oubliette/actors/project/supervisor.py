@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import secrets
 import subprocess
 from typing import TYPE_CHECKING, Final
 
@@ -29,11 +27,12 @@ from oubliette.actors.project.cloning import (
     as_ours,
     check_cloned,
 )
+from oubliette.actors.project.removals import FilesRemoved, ProjectClosed, ProjectRemovals
 from oubliette.actors.project.spawn_answers import IDEMPOTENCY_SECONDS
 from oubliette.actors.snapshot_requests import SNAPSHOTS, ForgetCopies
 from oubliette.actors.store.actor import Transact
 from oubliette.actors.store.outages import once_back
-from oubliette.actors.tree.messages import ProjectGone, ReopenTrees
+from oubliette.actors.tree.messages import ReopenTrees
 from oubliette.errors import (
     AlreadyExists,
     Conflict,
@@ -46,12 +45,14 @@ from oubliette.failpoints import failpoint
 from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
 from oubliette.records import IdempotencyKey, Project, Workspace, made_of
 from oubliette.runtime.containers.options import uid_of
+from oubliette.runtime.files.project_users import new_uid
 from oubliette.runtime.long_work import in_own_thread
 from oubliette.runtime.store.operations import Op, PutIdempotency, PutProject, PutWorkspace
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
     from oubliette.actors.messages import Idempotency
+    from oubliette.kit import Deferred
     from oubliette.kit.timers import ActorTimer
 
 log = structlog.get_logger(__name__)
@@ -89,8 +90,6 @@ TAKE_OVER_SECONDS: Final = 2.0
 """Seconds until it is tried again, after the database did not answer."""
 UNUSED_SECONDS: Final = 900.0
 """Seconds from the last request for a project to the end of its actor, at least."""
-FIRST_UID: Final = 200_000
-UIDS: Final = 1 << 30  # user ids over which projects are distributed, if the server may choose
 
 
 class ProjectsActor(DynamicSupervisor):
@@ -102,6 +101,7 @@ class ProjectsActor(DynamicSupervisor):
         self._moving: set[str] = set()
         """Projects that nothing may begin in, as they are being moved to another node."""
         self._clones = RepositoryClones(self, context)
+        self._removals = ProjectRemovals(self, context)
         self._take_over_again: ActorTimer | None = None
         self._opened: dict[str, float] = {}
         """Project → monotonic second of the last request for its actor; each has one timer."""
@@ -180,10 +180,7 @@ class ProjectsActor(DynamicSupervisor):
 
     def _uid(self, message: CreateProject) -> int:
         """The user id of its agents, which never changes: it owns the project's files."""
-        if os.geteuid() != 0:
-            return os.geteuid()
-        configured = uid_of(self._context.config, message.container_type, message.name)
-        return configured or FIRST_UID + secrets.randbelow(UIDS)
+        return new_uid(uid_of(self._context.config, message.container_type, message.name))
 
     @handles(CreateProject)
     async def _create(self, message: CreateProject) -> Project | None:
@@ -282,34 +279,37 @@ class ProjectsActor(DynamicSupervisor):
             except OublietteError as refused:
                 error = refused
         if error is not None:
-            await self._drop(project)
+            await self._drop(project, *running.answers, refusal=error)
+            return
         for answer in running.answers:
-            if error is None:
-                answer.set(project)
-            else:
-                answer.set_error(error)
+            answer.set(project)
 
     async def _end_unfinished(self, project_id: str) -> None:
         """Remove a project whose clone an earlier server has begun and not ended."""
         project = await self._context.reader.project(project_id)
         repository = None if project is None else project.repository
         if project is None or project.deleted_at is not None or repository is None:
-            await in_own_thread(self._context.folders.remove_project, project_id)
+            self._removals.clear_away(project_id)
         elif repository.ready:
             await asyncio.to_thread(self._clones.repositories.ended, project_id)
         else:
             log.warning("a clone was cut off, its project is removed", project_id=project_id)
             await self._drop(project)
 
-    async def _drop(self, project: Project) -> None:
-        """Remove a project that was not cloned."""
+    async def _drop(
+        self, project: Project, *answers: Deferred, refusal: BaseException | None = None
+    ) -> None:
+        """Remove a project that was not cloned; those who wait for it get the error then."""
         try:
             gone = msgspec.structs.replace(project, deleted_at=self.clock.time())
             await self._context.store.ask(Transact(ops=(PutProject(gone),)))
-            await in_own_thread(self._context.folders.remove_project, project.id)
             await self._leave(project.id)
         except (OublietteError, OSError) as error:
             log.warning("left for the next start", project_id=project.id, reason=str(error))
+            for answer in answers:
+                answer.set_error(refusal or error)
+            return
+        self._removals.clear_away(project.id, *answers, refusal=refusal)
 
     async def _made_before(self, message: CreateProject) -> Project | None:
         """The project that a request with the same idempotency key created.
@@ -387,28 +387,39 @@ class ProjectsActor(DynamicSupervisor):
     async def _delete(self, message: DeleteProject) -> None:
         self._check_not_moving(message.project_id)
         project = await self._find(message.project_id)
+
+        if self._removals.joined(project.id, self.defer()):
+            return
         if project.repository is not None and not project.repository.ready:
-            await self._clones.stop(project.id)
+            closing = self._clones.stop(project.id)
         else:
             name = self._open_one(project)
-            await self.system.ref(name).ask(CloseProject(), timeout=20.0)
-            await self.end_child(project.id)
-        now = self.clock.time()
-        await self._context.store.ask(
-            Transact(ops=(PutProject(msgspec.structs.replace(project, deleted_at=now)),))
-        )
-        failpoint("project.deleted")
+            closing = self.system.ref(name).ask(CloseProject(), timeout=20.0)
+        self._removals.begin(project.id, closing)
+
+    @handles(ProjectClosed)
+    async def _closed(self, message: ProjectClosed) -> None:
+        project_id = message.project_id
+        if message.error is not None:
+            self._removals.refuse(project_id, message.error)
+            return
+        try:
+            await self.end_child(project_id)
+            project = await self._find(project_id)
+            gone = msgspec.structs.replace(project, deleted_at=self.clock.time())
+            await self._context.store.ask(Transact(ops=(PutProject(gone),)))
+            failpoint("project.deleted")
+        except Exception as error:
+            self._removals.refuse(project_id, error)
+            return
         snapshots = self.system.lookup(SNAPSHOTS)
         if snapshots is not None:
-            snapshots.tell(ForgetCopies(project_id=project.id))
-        try:
-            await in_own_thread(self._context.folders.remove_project, project.id)
-        except RuntimeFailure as error:
-            error.hint = f"project {project.id} is deleted; the next start removes what was left"
-            raise
-        if self._context.homes is not None:  # a tree of it may live on in other projects
-            trees = self.system.ref("trees")
-            await trees.ask(ProjectGone(project_id=project.id))
+            snapshots.tell(ForgetCopies(project_id=project_id))
+        self._removals.deleted(project_id)
+
+    @handles(FilesRemoved)
+    def _files_removed(self, message: FilesRemoved) -> None:
+        self._removals.removed(message)
 
     async def _leave(self, project_id: str) -> None:
         if self._context.homes is not None:
@@ -424,6 +435,8 @@ class ProjectsActor(DynamicSupervisor):
     async def _hold(self, message: HoldProject) -> None:
         """Keep a project still, with nothing of it running, until `ReleaseProject`."""
         project = await self._find_cloned(message.project_id)
+        if self._removals.closing(project.id):
+            raise Conflict(f"project {project.id} is being deleted")
         name = self._open_one(project)
         self._moving.add(project.id)
         try:
@@ -434,10 +447,10 @@ class ProjectsActor(DynamicSupervisor):
         await self.end_child(project.id)
 
     @handles(ReleaseProject)
-    async def _release(self, message: ReleaseProject) -> None:
+    def _release(self, message: ReleaseProject) -> None:
         self._moving.discard(message.project_id)
         if message.moved:
-            await in_own_thread(self._context.folders.remove_project, message.project_id)
+            self._removals.clear_away(message.project_id, self.defer())
 
     @handles(TakeOverProjects)
     async def _take_over(self, _: TakeOverProjects) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import threading
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,14 +19,24 @@ from oubliette.actors.messages import (
     Idempotency,
     OpenProject,
 )
-from oubliette.actors.project.supervisor import UNUSED_SECONDS, ProjectsActor, TakeOverProjects
+from oubliette.actors.project.supervisor import (
+    UNUSED_SECONDS,
+    HoldProject,
+    ProjectsActor,
+    TakeOverProjects,
+)
+from oubliette.actors.snapshot_requests import SNAPSHOTS, CloseSnapshots
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import AlreadyExists, Conflict, NotFound, RuntimeFailure, StorageUnavailable
-from oubliette.kit import AskTimeout, UnhandledMessage, WhichChildren
+from oubliette.kit import Actor, AskTimeout, UnhandledMessage, WhichChildren, handles
+from oubliette.records import ProjectRepository
+from oubliette.runtime.repositories.access import Repositories
 from oubliette.runtime.store.operations import PutWorkspace
 
 if TYPE_CHECKING:
-    from oubliette.kit import Ref
+    from collections.abc import Iterator
+
+    from oubliette.kit import Deferred, Ref
     from oubliette.records import Project
     from tests.unit.actors.fakes import World
 
@@ -208,6 +220,88 @@ async def test_a_project_that_is_deleted_is_gone_with_its_actor_and_its_folder(
     with pytest.raises(NotFound):
         await projects.ask(OpenProject(project_id=project.id))
     assert (await create(projects)).id != project.id, "its name is free"
+
+
+@pytest.fixture
+def removal(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Files are removed once this is set: how long that takes is up to agents."""
+    may, remove = threading.Event(), world.folders.remove_project
+
+    def remove_then(project_id: str) -> None:
+        assert may.wait(20)
+        remove(project_id)
+
+    monkeypatch.setattr(world.folders, "remove_project", remove_then)
+    yield may
+    may.set()
+
+
+async def test_while_the_files_of_a_project_are_removed_all_others_are_served(
+    world: World, removal: threading.Event
+) -> None:
+    projects = begin(world)
+    large, other = await create(projects, "large"), await create(projects, "other")
+    deleted = asyncio.ensure_future(projects.ask(DeleteProject(project_id=large.id)))
+    await world.until(lambda: world.system.lookup(f"projects/{large.id}"), seconds=1.0)
+    await projects.ask(OpenProject(project_id=other.id))
+    again = await create(projects, "another")
+    await projects.ask(OpenProject(project_id=again.id))
+    with pytest.raises(NotFound):
+        while True:
+            await projects.ask(OpenProject(project_id=large.id))
+    assert (await create(projects, "large")).id != large.id, "its name is free"
+    assert not deleted.done()
+    removal.set()
+    await deleted
+    assert not world.folders.project(large.id).exists()
+
+
+async def test_what_an_earlier_server_did_not_clone_to_its_end_holds_up_no_start(
+    world: World, removal: threading.Event
+) -> None:
+    alive = await world.project(name="alive")
+    await world.session(alive, status="idle")
+    cut_off = await world.project(name="cut off", repository=ProjectRepository(url="https://x/y"))
+    Repositories(world.folders.repositories, world.context.config.repositories).begin(cut_off.id)
+    projects = begin(world)
+    assert list(await projects.ask(WhichChildren())) == [alive.id]
+    with pytest.raises(NotFound):
+        await projects.ask(OpenProject(project_id=cut_off.id))
+    assert not removal.is_set()
+
+
+class SlowToClose(Actor):
+    """Stands for the snapshots of a project, which take their time at its end."""
+
+    def __init__(self, closing: list[Deferred]) -> None:
+        super().__init__()
+        self._closing = closing
+
+    @handles(CloseSnapshots)
+    def _close(self, _: CloseSnapshots) -> None:
+        self._closing.append(self.defer())
+
+
+async def test_while_a_project_is_closed_others_are_served_and_both_who_delete_it_are_answered(
+    world: World,
+) -> None:
+    projects = begin(world)
+    project = await create(projects)
+    closing: list[Deferred] = []
+    world.system.spawn(SlowToClose, closing, name=SNAPSHOTS)
+    deleted = [
+        asyncio.ensure_future(projects.ask(DeleteProject(project_id=project.id))) for _ in "ab"
+    ]
+    other = await create(projects, "other")
+    await projects.ask(OpenProject(project_id=other.id))
+    with pytest.raises(Conflict, match="is being deleted"):
+        await projects.ask(HoldProject(project_id=project.id))
+    assert not any(each.done() for each in deleted)
+    await world.until(lambda: bool(closing), seconds=1.0)
+    closing[0].set(None)
+    assert await asyncio.gather(*deleted) == [None, None]
+    with pytest.raises(NotFound):
+        await projects.ask(DeleteProject(project_id=project.id))
 
 
 class HomesOfALostMachine:

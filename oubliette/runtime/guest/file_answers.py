@@ -24,6 +24,8 @@ from oubliette.errors import (
 from oubliette.incontainer.files.frames import name_bytes
 
 SHOWN: Final = 200  # characters of a path in an error
+_FAR: Final = (1 << 63) * 10**9
+"""Nanoseconds of the last second of a file system: agents set any time (`touch -d 2999-01-01`)."""
 
 
 class FileStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +124,7 @@ def _status(fields: dict[str, Any]) -> FileStatus:
         raise _strange("kind")
     return FileStatus(
         kind=kind,
-        modified=_number(fields, "modified", least=-(1 << 63)),
+        modified=_number(fields, "modified", least=-_FAR, most=_FAR),
         size=_number({"size": 0, **fields}, "size"),
         executable=fields.get("executable") is True,
         version=_word(fields.get("version", "")),
@@ -153,9 +155,9 @@ def _word(value: object) -> str:
     return value
 
 
-def _number(fields: dict[str, Any], name: str, *, least: int = 0) -> int:
+def _number(fields: dict[str, Any], name: str, *, least: int = 0, most: int = (1 << 63) - 1) -> int:
     value: object = fields.get(name)
-    if type(value) is not int or not least <= value < 1 << 63:
+    if type(value) is not int or not least <= value <= most:
         raise _strange(name)
     return value
 

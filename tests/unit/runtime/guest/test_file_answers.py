@@ -35,6 +35,15 @@ def test_a_page_of_a_folder_has_names_in_bytes() -> None:
     assert page.next == b"\xe9"
 
 
+@pytest.mark.parametrize("year", [-290_000_000_000, 1, 1901, 2263, 2446, 9999, 290_000_000_000])
+def test_a_folder_with_a_file_of_any_time_is_listed(year: int) -> None:
+    seconds = (year - 1970) * 31_557_600
+    page = file_answers.folder_page(
+        {**GOOD, "entries": [{**ENTRY, "modified": seconds * 10**9}], "more": False}
+    )
+    assert [entry.modified for entry in page.entries] == [seconds * 10**9]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -49,6 +58,7 @@ def test_a_page_of_a_folder_has_names_in_bytes() -> None:
         {"size": 1 << 64},
         {"size": True},
         {"modified": "now"},
+        {"modified": 1 << 100},
         {"version": "v" * 300},
         {"target": 7},
     ],

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BLOCK: Final = 1024 * 1024
+LARGEST: Final = 8 << 30
+"""Bytes of a file that is read at all: an empty disk image has terabytes, and takes no room."""
 _CLOCK: Final = getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME)
 """The clock of which the kernel takes the times of files."""
 SAME_TICK: Final = 10_000_000
@@ -126,6 +128,8 @@ class TreeReader:
             known = self._known.get(path)
             # The same object if it is equal: tables are compared by it first.
             self._entries[path] = known if known is not None and known == entry else entry
+        elif stat.S_ISREG(mode) and status.st_size > LARGEST:
+            self._leave_out(path, f"larger than {LARGEST >> 30} GiB")
         elif stat.S_ISREG(mode) or stat.S_ISLNK(mode):
             try:
                 entry = self._read(folder, name, status)

@@ -214,6 +214,19 @@ async def test_a_folder_of_any_depth_is_said_and_can_be_removed(shadow: Shadow) 
     assert [entry.name for entry in shadow.workspace.iterdir()] == ["file"]
 
 
+async def test_a_file_that_nobody_can_read_in_time_keeps_no_other_out(shadow: Shadow) -> None:
+    (shadow.workspace / "file").write_text("text")
+    image = shadow.workspace / "disk.img"
+    image.touch()
+    os.truncate(image, 8 << 40)
+    taken = await shadow.turn(1)
+    assert taken.left_out_shown == {"disk.img": "larger than 8 GiB"}
+    (shadow.workspace / "file").unlink()
+    await shadow.restore(1)
+    assert (shadow.workspace / "file").read_text() == "text"
+    assert image.stat().st_size == 8 << 40, "it stays as it is"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be someone else")
 async def test_a_workspace_is_read_and_written_as_its_owner(shadow: Shadow, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)

@@ -37,6 +37,7 @@ from oubliette.runtime.containers.host_paths import runtime_base
 from oubliette.runtime.containers.images import Imaging
 from oubliette.runtime.containers.process.unsandboxed import stranger
 from oubliette.runtime.containers.server_runtime import open_runtime
+from oubliette.runtime.files import project_users
 from oubliette.runtime.files.home import DATABASE, close, prepare
 from oubliette.runtime.files.instance import held
 from oubliette.runtime.files.leftovers import Clearance
@@ -161,6 +162,7 @@ class Startup:
             self._listener = self._stack.enter_context(listening(self.home))
             self._folders = Folders(self.home)
             await asyncio.to_thread(self._folders.prepare)
+            await asyncio.to_thread(project_users.check, self.home, self.config.containers.uid)
 
     async def choose_runtime(self) -> None:
         """Choose the container runtime; this may pull or build an image."""

@@ -42,6 +42,23 @@ SIGNALS = (
     "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n"
     "os.execvp(sys.argv[1], sys.argv[1:])\n"
 )
+NAMESPACE = (
+    "import ctypes, os, sys\n"
+    "own, go = os.pipe()\n"
+    "pid, libc = os.getpid(), ctypes.CDLL(None, use_errno=True)\n"
+    "if child := os.fork():\n"
+    "    failed = libc.unshare(0x10000000)\n"  # CLONE_NEWUSER
+    "    os.write(go, b'x' if failed else b'.')\n"
+    "    if failed or os.waitpid(child, 0)[1]:\n"
+    "        sys.exit(99)\n"
+    "    os.execvp(sys.argv[1], sys.argv[1:])\n"
+    "if os.read(own, 1) == b'.':\n"
+    "    for each in ('uid_map', 'gid_map'):\n"
+    "        with open(f'/proc/{pid}/{each}', 'w') as file:\n"
+    "            file.write('0 0 65536')\n"
+)
+"""A program that goes on as root of a user namespace, as in a container without root."""
+IN_NAMESPACE = 'set -- "$PYTHON" -c "$NAMESPACE" '
 
 
 class Condition(NamedTuple):
@@ -151,6 +168,19 @@ CONDITIONS = {
     "no /tmp": Condition(before="mount -t tmpfs -o ro none /var/tmp", namespace=True),
     "no /proc": Condition(before="mount -t tmpfs none /proc", namespace=True),
     "no /sys": Condition(before="mount -t tmpfs none /sys", namespace=True),
+    "hangup ignored": Condition(before='set -- nohup "$@"'),
+    "root of a user namespace": Condition(before='set -- unshare -Ur "$@"'),
+    "root of a container": Condition(before=IN_NAMESPACE + '"$@"'),
+    **{
+        f"no {name}": Condition(
+            before=f'{IN_NAMESPACE}sh -c \'echo 0 > /proc/sys/user/{limit}; exec "$@"\' sh "$@"'
+        )
+        for name, limit in (
+            ("inotify", "max_inotify_instances"),
+            ("user namespaces", "max_user_namespaces"),
+            ("namespaces of processes", "max_pid_namespaces"),
+        )
+    },
 }
 
 
@@ -199,6 +229,7 @@ def attempt(names: list[str], place: Path) -> Outcome:
         "PLACE": str(place),
         "PYTHON": sys.executable,
         "SIGNALS": SIGNALS,
+        "NAMESPACE": NAMESPACE,
     }
     plain = dict(environment)
     for each in odd:

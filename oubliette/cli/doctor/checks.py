@@ -90,6 +90,19 @@ def home(place: Path) -> Check:
 _WHO = "the user that it belongs to"
 
 
+def users(place: Path, config: Config) -> Iterator[Check]:
+    """Check that a server of root's has users for projects; nothing is found where it has."""
+    from oubliette.runtime.files import project_users
+
+    try:
+        if place.is_dir():
+            project_users.check(place, config.containers.uid)
+    except OSError:
+        return  # told with the home
+    except OublietteError as error:
+        yield failed("users", error)
+
+
 def disk(place: Path) -> Check:
     """Check the free space for the log."""
     # A folder that may not be entered counts as absent: its parent is on the same disk, mostly.
@@ -338,6 +351,8 @@ def without_sandbox(place: Path, load: Callable[[], Config]) -> Iterator[Check |
     yield home(place)
     found, config = settings(load)
     yield found
+    if config is not None:
+        yield from users(place, config)
     yield disk(place)
     runs, running = server(place)
     yield runs

@@ -53,18 +53,19 @@ from oubliette.actors.project.repository_work import (
     WorkspaceCloned,
 )
 from oubliette.actors.project.session_spawner import SessionSpawner
+from oubliette.actors.project.workspace_deletion import (
+    WorkspaceDeletions,
+    WorkspaceRemoved,
+    WorkspaceStored,
+)
 from oubliette.actors.session import lifecycle
 from oubliette.actors.session_registry import GetSupervised
-from oubliette.actors.snapshot_jobs import check_losses
-from oubliette.actors.snapshot_requests import SNAPSHOTS, CloseSnapshots, StoreLast
+from oubliette.actors.snapshot_requests import SNAPSHOTS, CloseSnapshots
 from oubliette.actors.store.actor import Transact
 from oubliette.actors.store.outages import once_back
 from oubliette.errors import Conflict, NotFound, OublietteError, ProjectMoves, SessionHandover
-from oubliette.failpoints import failpoint
 from oubliette.kit import ActorError, ChildSpec, DynamicSupervisor, Message, Reply, handles
-from oubliette.runtime.long_work import in_own_thread
-from oubliette.runtime.snapshots.snapshot_records import SnapshotLabel
-from oubliette.runtime.store.operations import PutSession, PutWorkspace
+from oubliette.runtime.store.operations import PutSession
 
 if TYPE_CHECKING:
     from oubliette.actors.context import ActorContext
@@ -74,8 +75,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 DEFAULT_CONTAINER_TYPE: Final = "base"
-DELETE_SECONDS: Final = 90.0
-"""Time for the last snapshot of a workspace that is deleted."""
 UNUSED_SECONDS: Final = 1.0
 """Seconds from the last request for a unit to its end, at least."""
 ASK_SECONDS: Final = 5.0  # for the actors of a unit to answer whether they are used
@@ -106,6 +105,7 @@ class ProjectActor(DynamicSupervisor):
         self._repository = RepositoryWork(self, context, project)
         self._branches = BranchWork(self._repository)
         self._images = ContainerImages(self, context)
+        self._deletions = WorkspaceDeletions(self, context, project)
         self._named: dict[str, float] = {}
         """Label of a unit → monotonic second of the last request for it."""
         self._closed: OublietteError | None = None
@@ -183,6 +183,7 @@ class ProjectActor(DynamicSupervisor):
         sessions.tell(StartSession(session_id=session.id))
 
     async def check_workspace(self, workspace_id: str) -> None:
+        self._deletions.check(workspace_id)
         await self._folders.check(workspace_id)
 
     @handles(GetProblem)
@@ -333,50 +334,24 @@ class ProjectActor(DynamicSupervisor):
 
     @handles(DeleteWorkspace)
     async def _delete_workspace(self, message: DeleteWorkspace) -> None:
-        workspace = await self._context.reader.workspace(message.workspace_id)
-        if (
-            workspace is None
-            or workspace.deleted_at is not None
-            or workspace.project_id != self._project.id
-        ):
-            raise NotFound(f"workspace_id: there is no workspace {message.workspace_id}")
-        if workspace.is_default:
-            raise Conflict("the default workspace of a project cannot be deleted")
-        live = await self._context.reader.live_sessions(self._project.id, workspace_id=workspace.id)
-        if live:
-            refusal = f"{lifecycle.living(len(live))} in this workspace"
-            raise Conflict(refusal, hint="end them with session_end")
-        if self._project.workspace_isolation:
-            await self._stop_unit(ContainerKey(self._kind, workspace.id))
-        await self._store_last(workspace.id, message.discard)
-        failpoint("workspace.kept")
-        gone = msgspec.structs.replace(workspace, deleted_at=self.clock.time())
-        await self._context.store.ask(Transact(ops=(PutWorkspace(gone),)))
-        failpoint("workspace.deleted")
-        if self._project.workspace_isolation:
-            await self._end_unit(ContainerKey(self._kind, workspace.id).label)
-        await in_own_thread(self._context.folders.remove_workspace, self._project.id, workspace.id)
+        await self._deletions.begin(message, self.defer)
 
-    async def _store_last(self, workspace_id: str, discard: str | None) -> None:
-        """Store a workspace that is to be deleted; its snapshots stay as long as the project.
+    @handles(WorkspaceStored)
+    async def _workspace_stored(self, message: WorkspaceStored) -> None:
+        await self._deletions.stored(message)
 
-        Raises:
-            Conflict: something would be lost, without consent.
-        """
-        snapshots = self.system.lookup(SNAPSHOTS)
-        if snapshots is None:
-            return
-        label = SnapshotLabel(
-            session_id="workspace", turn=0, moment="final", when=self.clock.time()
-        )
-        store = StoreLast(project_id=self._project.id, workspace_id=workspace_id, label=label)
-        losses = await snapshots.ask(store, timeout=DELETE_SECONDS)
-        check_losses(losses, discard, "its last snapshot")
+    @handles(WorkspaceRemoved)
+    def _workspace_removed(self, message: WorkspaceRemoved) -> None:
+        self._deletions.removed(message)
 
-    async def _stop_unit(self, key: ContainerKey) -> None:
-        if self.has_child(key.label):
-            container = self.system.ref(f"{self.name}/{key.label}/container")
+    async def stop_unit_of(self, workspace_id: str) -> None:
+        label = ContainerKey(self._kind, workspace_id).label
+        if self.has_child(label):
+            container = self.system.ref(f"{self.name}/{label}/container")
             await container.ask(StopContainer(force=True))
+
+    async def end_unit_of(self, workspace_id: str) -> None:
+        await self._end_unit(ContainerKey(self._kind, workspace_id).label)
 
     @handles(CloseProject)
     async def _close(self, message: CloseProject) -> None:

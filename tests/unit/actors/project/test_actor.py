@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +19,7 @@ from oubliette.actors.messages import (
     SpawnSession,
 )
 from oubliette.actors.project.actor import CloseProject, ProjectActor
+from oubliette.actors.snapshot_requests import SNAPSHOTS, StoreLast
 from oubliette.actors.tree.supervisor import TreesActor
 from oubliette.config.schema import Config, SessionsConfig
 from oubliette.errors import (
@@ -26,11 +29,13 @@ from oubliette.errors import (
     NotFound,
     SessionHandover,
 )
-from oubliette.kit import StopChild, WhichChildren
+from oubliette.kit import Actor, StopChild, WhichChildren, handles
 from oubliette.records import Container
+from oubliette.runtime.snapshots.history_records import Losses
 from oubliette.runtime.store.operations import PutContainer
 
 if TYPE_CHECKING:
+    from oubliette.kit import Deferred
     from oubliette.records import Project
     from tests.unit.actors.fakes import World
 
@@ -209,6 +214,68 @@ async def test_a_workspace_is_deleted_unless_it_is_the_default_or_something_live
     await scene.ref.ask(delete)
     folder = scene.world.folders.workspace(scene.project.id, result.workspace_id)
     assert not folder.exists()
+
+
+class SlowSnapshots(Actor):
+    """Stands for the snapshots of the workspaces, which take their time."""
+
+    def __init__(self, asked: list[Deferred]) -> None:
+        super().__init__()
+        self._asked = asked
+
+    @handles(StoreLast)
+    def _store(self, _: StoreLast) -> None:
+        self._asked.append(self.defer())
+
+
+async def test_while_a_workspace_is_deleted_sessions_begin_in_all_others(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Deferred] = []
+    result = await scene.spawn(create_workspace=True)
+    await scene.world.until(scene.heard)
+    await scene.end(result.session_id)
+    delete = DeleteWorkspace(workspace_id=result.workspace_id)
+    scene.world.system.spawn(SlowSnapshots, asked, name=SNAPSHOTS)
+    may, remove = threading.Event(), scene.world.folders.remove_workspace
+
+    def remove_then(*ids: str) -> None:
+        assert may.wait(20)
+        remove(*ids)
+
+    monkeypatch.setattr(scene.world.folders, "remove_workspace", remove_then)
+    deleted = asyncio.ensure_future(scene.ref.ask(delete))
+    await scene.world.until(lambda: bool(asked))
+    await scene.spawn("beside its last snapshot")
+    for fields in ({"workspace_id": result.workspace_id}, {"session_id": result.session_id}):
+        with pytest.raises(Conflict, match="ended|is being deleted"):
+            await scene.spawn("in it", **fields)
+    with pytest.raises(Conflict, match="is being deleted"):
+        await scene.ref.ask(delete)
+    asked[0].set(Losses(tree="t"))
+    await scene.spawn("beside the removal of its files")
+    with pytest.raises(NotFound):
+        await scene.ref.ask(delete)
+    assert not deleted.done()
+    may.set()
+    await deleted
+    assert not scene.world.folders.workspace(scene.project.id, result.workspace_id).exists()
+
+
+async def test_a_workspace_whose_last_snapshot_would_lose_something_stays(scene: Scene) -> None:
+    asked: list[Deferred] = []
+    result = await scene.spawn(create_workspace=True)
+    await scene.world.until(scene.heard)
+    await scene.end(result.session_id)
+    scene.world.system.spawn(SlowSnapshots, asked, name=SNAPSHOTS)
+    delete = DeleteWorkspace(workspace_id=result.workspace_id)
+    deleted = asyncio.ensure_future(scene.ref.ask(delete))
+    await scene.world.until(lambda: bool(asked))
+    asked[0].set(Losses(tree="t", count=1, shown={"secret": "a pipe"}))
+    with pytest.raises(Conflict, match="secret: a pipe"):
+        await deleted
+    assert scene.world.folders.workspace(scene.project.id, result.workspace_id).exists()
+    await scene.spawn("in it", workspace_id=result.workspace_id)
 
 
 async def test_its_successor_takes_the_live_sessions_over(scene: Scene) -> None:

@@ -176,6 +176,34 @@ def test_a_request_that_is_too_long_to_be_read_is_refused_so_that_the_agent_goes
     assert f"a line of {len(line) - 1} bytes" in answer["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        ("droid.request_permission", {"selectedOption": "cancel"}),
+        ("droid.ask_user", {"cancelled": True, "answers": []}),
+    ],
+)
+def test_a_request_of_droid_that_is_too_long_to_be_read_is_refused(
+    method: str, answer: dict[str, Any]
+) -> None:
+    fields = {"jsonrpc": "2.0", "type": "request", "factoryApiVersion": "1.0.0", "id": "r-1"}
+    frame = {**fields, "method": method, "params": {"toolUses": [{"input": LONG}]}}
+    adapter = BY_NAME["droid"].adapter({"ready": True})
+    assert [event.type for event in adapter.feed(json.dumps(frame).encode() + b"\n", 0)] == [
+        "system"
+    ]
+    said = json.loads(b"".join(adapter.writes()))
+    assert (said["type"], said["id"], said["result"]) == ("response", "r-1", answer)
+
+
+@pytest.mark.parametrize("name", ["acp", "droid"])
+@pytest.mark.parametrize("named", ["007", "-1", "1e9", "{}", '"\\u0000"', "0"])
+def test_a_line_that_is_too_long_may_begin_with_anything(name: str, named: str) -> None:
+    line = f'{{"id":{named},"type":"request","method":"a/b","x":"{LONG}","id":{named}}}\n'
+    adapter = BY_NAME[name].adapter({"ready": True})
+    assert [event.type for event in adapter.feed(line.encode(), 0)] == ["system"]
+
+
 @pytest.mark.parametrize("size", [1, 4095, 1 << 16])
 def test_what_is_kept_of_a_line_that_is_too_long_does_not_depend_on_the_cuts(size: int) -> None:
     content = bytes(range(32, 120)) * 100

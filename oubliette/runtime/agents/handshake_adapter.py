@@ -9,6 +9,7 @@ position.
 from __future__ import annotations
 
 import abc
+import re
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -33,6 +34,10 @@ needed). The number is fixed for one process, so that the numbers of all later f
 new server."""
 
 encoder: Final = msgspec.json.Encoder()
+_SHORT: Final = rb'\s*"\w{1,40}"\s*:\s*(?:"[\w./:$-]{1,100}"|0|[1-9]\d{0,17})\s*'
+_FIRST: Final = re.compile(rb"\s*\{((?:" + _SHORT + rb",)*)")
+_LAST: Final = re.compile(rb"((?:," + _SHORT + rb")+)\}\s*$")
+"""Short fields of a message, before and behind its large part: agents differ in the order."""
 
 
 class Opening(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,6 +321,13 @@ def system(kind: object, fields: Json) -> Event:
 
 def object_of(value: object) -> Json:
     return cast("Json", value) if isinstance(value, dict) else {}
+
+
+def short_fields(line: Line) -> Json:
+    """The fields of a message that was too long, as far as they are short and stand at its ends."""
+    first, last = _FIRST.match(line.content), _LAST.search(line.tail)
+    known = (first[1] if first else b"") + (last[1][1:] if last else b"")
+    return object_of(msgspec.json.decode(b"{" + known.strip(b", ") + b"}"))
 
 
 def text_of(content: bytes) -> str:

@@ -9,7 +9,6 @@ answer can be interpreted by an adapter that did not send the request.
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
@@ -24,6 +23,7 @@ from oubliette.runtime.agents.handshake_adapter import (
     encoder,
     line_of,
     object_of,
+    short_fields,
     system,
 )
 from oubliette.runtime.agents.prices import cost_fields
@@ -38,10 +38,6 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_REQUEST: Final = -32600
 SILENCE: Final = 0.2  # seconds
 _PROMPT: Final = "prompt-"
-_SHORT: Final = rb'\s*"(?:jsonrpc|id|method)"\s*:\s*(?:"[\w./:$-]{1,100}"|\d{1,18})\s*'
-_FIRST: Final = re.compile(rb"\s*\{((?:" + _SHORT + rb",)*)")
-_LAST: Final = re.compile(rb"((?:," + _SHORT + rb")+)\}\s*$")
-"""Short fields of a message, before and behind its large part: agents differ in the order."""
 _STOPPED: Final = {
     "max_tokens": "the model's answer was cut at its limit of tokens",
     "max_turn_requests": "the agent reached its limit of requests in one turn",
@@ -161,7 +157,7 @@ class AcpAdapter(AcpHandshake):
         return events
 
     def _dropped(self, line: Line) -> list[Event]:
-        fields = _short_fields(line)
+        fields = short_fields(line)
         named, method = fields.get("id"), fields.get("method")
         if isinstance(method, str):
             if named is not None:
@@ -283,13 +279,6 @@ class AcpAdapter(AcpHandshake):
         if chosen is None:
             return _outcome(request.get("id", request_id), {"outcome": "cancelled"})
         return _outcome(request["id"], {"outcome": "selected", "optionId": chosen})
-
-
-def _short_fields(line: Line) -> Json:
-    """Id of a message that was too long, and its method if it has one."""
-    first, last = _FIRST.match(line.content), _LAST.search(line.tail)
-    known = (first[1] if first else b"") + (last[1][1:] if last else b"")
-    return object_of(msgspec.json.decode(b"{" + known.strip(b", ") + b"}"))
 
 
 def _option(options: object, wanted: str) -> str | None:

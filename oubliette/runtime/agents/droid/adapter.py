@@ -18,6 +18,7 @@ from oubliette.runtime.agents.handshake_adapter import (
     ToolCall,
     line_of,
     object_of,
+    short_fields,
     system,
 )
 from oubliette.runtime.agents.prices import cost_fields
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from oubliette.runtime.agents.handshake_adapter import Opening
+    from oubliette.runtime.agents.line_framing import Line
 
 _API: Final = "1.0.0"
 _PROTOCOL: Final = "1.206.0"
@@ -33,6 +35,7 @@ _INITIALIZE: Final = "initialize"
 _LOAD: Final = "load"
 _SETTINGS: Final = "settings"
 _PROMPT: Final = "prompt-"
+_PERMISSION: Final = "droid.request_permission"
 _OURS: Final = 0x6F75626C
 """First 32 bits of message ids of prompts; the last 48 are the turn's number.
 
@@ -98,6 +101,19 @@ class DroidAdapter(HandshakeAdapter):
         if kind == "response" and isinstance(message.get("id"), str):
             return self._answered(message["id"], message)
         return None
+
+    def _dropped(self, line: Line) -> list[Event]:
+        fields = short_fields(line)
+        if fields.get("type") == "request" and isinstance(fields.get("id"), str):
+            self._refuse(fields["id"], fields.get("method"))
+        return []
+
+    def _refuse(self, asked: str, method: object) -> None:
+        if method == _PERMISSION:
+            self._say(self.permission(asked, "deny"))
+        else:
+            # Only `ask_user` is known, and no person is connected to answer.
+            self._say(_response(asked, {"cancelled": True, "answers": []}))
 
     def _answered(self, answered: str, message: Json) -> list[Event] | None:
         result = object_of(message.get("result"))
@@ -228,10 +244,8 @@ class DroidAdapter(HandshakeAdapter):
         return events
 
     def _asked(self, method: str, asked: str, params: Json) -> list[Event]:
-        if method != "droid.request_permission":
-            # Of the possible requests only `ask_user` is known, and no person is connected to
-            # answer.
-            self._say(_response(asked, {"cancelled": True, "answers": []}))
+        if method != _PERMISSION:
+            self._refuse(asked, method)
             return [*self._started(), system(method, params)]
         uses = params.get("toolUses")
         first = object_of(cast("list[Any]", uses)[0]) if isinstance(uses, list) and uses else {}

@@ -375,6 +375,14 @@ _FIRST = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2.0"\s*,\s*)?' + _ID + rb"\s*
 _LAST = re.compile(rb",\s*" + _ID + rb"\s*\}\s*\Z")
 
 
+def _id(text: bytes) -> str | int | None:
+    try:
+        found: str | int = json.loads(text)
+    except ValueError:  # such as 007, or bytes that are no text
+        return None
+    return found
+
+
 class OversizeLine:
     """Placeholder for a line above the limit, with the request id if it could be found.
 
@@ -387,7 +395,7 @@ class OversizeLine:
         self.size = size
         self.limit = limit
         found = _FIRST.match(head) or _LAST.search(tail)
-        self.request_id: str | int | None = json.loads(found.group(1)) if found else None
+        self.request_id = _id(found.group(1)) if found else None
 
     def __str__(self) -> str:
         return f"a line of {self.size} bytes; at most {self.limit} are read"

@@ -202,6 +202,32 @@ def test_an_endless_line_takes_no_memory_and_is_reported_at_its_end() -> None:
     assert fine == b"fine"
 
 
+@pytest.mark.parametrize(
+    ("named", "known"),
+    [
+        (b"7", 7),
+        (b'"a"', "a"),
+        (rb'"\u00e9\""', 'é"'),
+        (b"007", None),
+        (b"-", None),
+        (rb'"\q"', None),
+        (b'"\xff"', None),
+        (b'"\x00"', None),
+        (b"1.5", None),
+        (b"null", None),
+    ],
+)
+@pytest.mark.parametrize("line", [b'{"id":%b,"x":"%b"}\n', b'{"x":"%b","id":%b}\n'])
+def test_a_line_that_is_too_long_is_reported_with_any_id(
+    line: bytes, named: bytes, known: str | int | None
+) -> None:
+    rest = b"x" * 2000
+    content = line % ((named, rest) if line.startswith(b'{"id"') else (rest, named))
+    (long,) = wire.LineReader(1000).feed(content)
+    assert isinstance(long, wire.OversizeLine)
+    assert long.request_id == known
+
+
 def test_what_follows_the_last_newline_is_told_at_the_end() -> None:
     reader = wire.LineReader(10)
     reader.feed(b"a\nb")

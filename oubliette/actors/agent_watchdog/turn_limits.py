@@ -54,7 +54,8 @@ class TurnLimits:
         if self._watched == turn:
             return None
         self._watched = turn
-        return max(since + self._value("max_turn_seconds", own) - now, 0.0)
+        limit = self._value("max_turn_seconds", own)
+        return min(limit, max(since + limit - now, 0.0))  # the clock may be set back
 
     def overdue(
         self, message: TurnOverdue, running: int | None, own: Limits

@@ -192,7 +192,7 @@ class Permissions:
 
     def _wait(self, request: PermissionRequest, now: float) -> Effects:
         self._open[request.id] = request
-        left = max(0.0, request.deadline - now)
+        left = min(self._timeout, max(0.0, request.deadline - now))  # the clock may be set back
         return (StartTimer(left, PermissionOverdue(request_id=request.id)),)
 
     def overdue(self, message: PermissionOverdue, turn: int | None, now: float) -> Effects:

@@ -76,7 +76,8 @@ class TreeActor(Actor):
         """Cost in USD of every session of the tree."""
         self._logs: Counter[str] = Counter()
         """Bytes of the events of every session that has any."""
-        self._began = self._context.clock.time()
+        self._began = 0.0
+        """Monotonic second: who sets the machine's clock makes no tree older."""
         self._tighter: dict[str, float] = {}
         """Seconds after which a session ends, if its project allows less than the tree."""
         self._timed: frozenset[float] = frozenset()
@@ -96,12 +97,13 @@ class TreeActor(Actor):
         """Read the tree's sessions, their cost and their age."""
         sessions, reset_at = await once_back(lambda: self._context.reader.run(self._stored))
         here = await once_back(self._context.projects_here)
+        began = now = self._context.clock.time()
         for session in sessions:
             if here is not None and session.project_id not in here:
                 self._nodes[session.id] = UNSEEN
             self._cost[session.id] = session.cost_usd
             self._logs[session.id] = session.log_bytes
-            self._began = min(self._began, session.created_at)
+            began = min(began, session.created_at)
             self._roots[session.id] = self._root_of(session.id, session.root_session_id)
             self._note_time(session.id, session.limits)
             if session.status not in TERMINAL:
@@ -117,7 +119,8 @@ class TreeActor(Actor):
                     )
                 )
         if reset_at is not None:
-            self._began = float(reset_at)
+            began = min(now, float(reset_at))
+        self._began = self.clock.monotonic() - (now - began)
         self._watch_time()
 
     def _stored(self, connection: StoreConnection) -> tuple[list[queries.TreeMember], str | None]:
@@ -235,7 +238,7 @@ class TreeActor(Actor):
 
     @property
     def _age(self) -> float:
-        return self._context.clock.time() - self._began
+        return self.clock.monotonic() - self._began
 
     def _limits_of(self, own: Limits | None) -> Limits:
         """Return the limits of a session: those of the tree, or its own where they are tighter."""
@@ -289,8 +292,8 @@ class TreeActor(Actor):
 
     async def _reset_clock(self) -> None:
         """Reset the clock, since the root is resumed after the time was over."""
-        self._began, self._warned = self._context.clock.time(), frozenset()
-        put = Transact(ops=(PutMeta(self._key, str(self._began)),))
+        self._began, self._warned = self.clock.monotonic(), frozenset()
+        put = Transact(ops=(PutMeta(self._key, str(self._context.clock.time())),))
         await ask_with_retry(lambda: self._context.store.ask(put))
         self._watch_time()
 

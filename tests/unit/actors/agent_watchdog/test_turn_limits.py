@@ -40,7 +40,9 @@ def test_as_many_steps_as_allowed_are_allowed() -> None:
     )
 
 
-@pytest.mark.parametrize(("since", "left"), [(NOW - 50, 10.0), (NOW - 500, 0.0)])
+@pytest.mark.parametrize(
+    ("since", "left"), [(NOW - 50, 10.0), (NOW - 500, 0.0), (NOW + 3600, 60.0)]
+)
 def test_the_time_goes_on_with_the_next_server(since: float, left: float) -> None:
     turn = limits()
     assert turn.turn_started(4, since, NOW, Limits()) == left

@@ -293,6 +293,8 @@ def test_after_a_restart_an_open_request_waits_for_the_rest_of_its_time() -> Non
     effects = permissions.recover([request], 1, NOW + 100)
     assert effects == (StartTimer(TIMEOUT - 100, PermissionOverdue(request_id=request.id)),)
     assert permissions.waiting
+    set_back = fresh().recover([request], 1, NOW - 3600)
+    assert set_back == (StartTimer(TIMEOUT, PermissionOverdue(request_id=request.id)),)
     late = fresh().recover([request], 1, NOW + TIMEOUT + 1)
     assert late == (StartTimer(0.0, PermissionOverdue(request_id=request.id)),)
 

@@ -100,6 +100,26 @@ async def test_its_time_runs_on_over_a_restart(scene: Scene) -> None:
     assert ("max_wall_seconds", "time_out") in scene.notices()
 
 
+@pytest.mark.parametrize("jump", [-1e6, 1e6, 1.8e9], ids=["back", "on", "from 1970 on"])
+async def test_its_time_does_not_notice_that_the_clock_of_the_machine_is_set(
+    scene: Scene, jump: float
+) -> None:
+    tree, clock = scene.begin(max_wall_seconds=100.0), scene.world.clock
+
+    def told() -> list[str]:
+        return [action for limit, action in scene.notices() if limit == "max_wall_seconds"]
+
+    await tree.ask(GetUsage())
+    clock.set_wall(clock.time() + jump)
+    await scene.world.settle(50.0)
+    await tree.ask(Reserve(session_id="gogol_a", depth=1))
+    assert told() == []
+    await scene.world.settle(31.0)
+    assert told() == ["warn"]
+    await scene.world.settle(20.0)
+    assert "time_out" in told()
+
+
 async def test_it_ends_with_the_last_session_that_lives(scene: Scene) -> None:
     tree = scene.begin()
     await tree.ask(GetUsage())

@@ -42,7 +42,7 @@ from oubliette.errors import (
     RuntimeFailure,
 )
 from oubliette.failpoints import failpoint
-from oubliette.kit import ChildSpec, DynamicSupervisor, Message, Reply, handles
+from oubliette.kit import ChildSpec, DynamicSupervisor, MailboxFull, Message, Reply, handles
 from oubliette.records import IdempotencyKey, Project, Workspace, made_of
 from oubliette.runtime.containers.options import uid_of
 from oubliette.runtime.files.project_users import new_uid
@@ -276,8 +276,8 @@ class ProjectsActor(DynamicSupervisor):
             try:
                 await self._context.store.ask(Transact(ops=tuple(ops)))
                 await asyncio.to_thread(self._clones.repositories.ended, project.id)
-            except OublietteError as refused:
-                error = refused
+            except (OublietteError, OSError) as refused:
+                error = as_ours(refused)
         if error is not None:
             await self._drop(project, *running.answers, refusal=error)
             return
@@ -414,7 +414,8 @@ class ProjectsActor(DynamicSupervisor):
             return
         snapshots = self.system.lookup(SNAPSHOTS)
         if snapshots is not None:
-            snapshots.tell(ForgetCopies(project_id=project_id))
+            with contextlib.suppress(MailboxFull):  # it looks for copies of deleted ones itself
+                snapshots.tell(ForgetCopies(project_id=project_id))
         self._removals.deleted(project_id)
 
     @handles(FilesRemoved)

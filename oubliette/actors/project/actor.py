@@ -89,6 +89,10 @@ class CloseProject(Message, Reply[None]):
     """Whether it is moved to another node, and not deleted."""
 
 
+class KeepProject(Message):
+    """To a ProjectActor that could not be closed: sessions may begin in it as before."""
+
+
 class ProjectActor(DynamicSupervisor):
     """Supervisor of a project's containers, which starts its sessions and owns its workspaces."""
 
@@ -372,3 +376,7 @@ class ProjectActor(DynamicSupervisor):
             await container.ask(StopContainer(force=True))
         if not message.moves:
             await self._images.drop(self._project)
+
+    @handles(KeepProject)
+    def _keep(self, _: KeepProject) -> None:
+        self._closed = None

@@ -19,7 +19,7 @@ from oubliette.actors.messages import (
     OpenProject,
     UpdateProject,
 )
-from oubliette.actors.project.actor import CloseProject, ProjectActor
+from oubliette.actors.project.actor import CloseProject, KeepProject, ProjectActor
 from oubliette.actors.project.cloning import (
     CloneEnded,
     CloneSaid,
@@ -401,6 +401,7 @@ class ProjectsActor(DynamicSupervisor):
     async def _closed(self, message: ProjectClosed) -> None:
         project_id = message.project_id
         if message.error is not None:
+            self._keep(project_id)
             self._removals.refuse(project_id, message.error)
             return
         try:
@@ -444,8 +445,16 @@ class ProjectsActor(DynamicSupervisor):
             await self.system.ref(name).ask(CloseProject(moves=True), timeout=20.0)
         except BaseException:
             self._moving.discard(project.id)
+            self._keep(project.id)
             raise
         await self.end_child(project.id)
+
+    def _keep(self, project_id: str) -> None:
+        """Have sessions begin again in a project that could not be closed, or not in time."""
+        project = self.system.lookup(f"{self.name}/{project_id}")
+        if project is not None:
+            with contextlib.suppress(MailboxFull):  # closed until it ends unused, if it was at all
+                project.tell(KeepProject())
 
     @handles(ReleaseProject)
     def _release(self, message: ReleaseProject) -> None:

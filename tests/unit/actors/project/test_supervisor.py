@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from oubliette import failpoints, ids
+from oubliette.actors.caller.supervisor import CallersActor
 from oubliette.actors.container.messages import GetContainer, GetUnused
 from oubliette.actors.messages import (
     CreateProject,
@@ -18,6 +19,7 @@ from oubliette.actors.messages import (
     GetProblem,
     Idempotency,
     OpenProject,
+    SpawnSession,
 )
 from oubliette.actors.project.supervisor import (
     UNUSED_SECONDS,
@@ -27,6 +29,7 @@ from oubliette.actors.project.supervisor import (
 )
 from oubliette.actors.snapshot_requests import SNAPSHOTS, CloseSnapshots
 from oubliette.actors.store.actor import Transact
+from oubliette.actors.tree.supervisor import TreesActor
 from oubliette.errors import AlreadyExists, Conflict, NotFound, RuntimeFailure, StorageUnavailable
 from oubliette.kit import Actor, AskTimeout, UnhandledMessage, WhichChildren, handles
 from oubliette.records import ProjectRepository
@@ -302,6 +305,27 @@ async def test_while_a_project_is_closed_others_are_served_and_both_who_delete_i
     assert await asyncio.gather(*deleted) == [None, None]
     with pytest.raises(NotFound):
         await projects.ask(DeleteProject(project_id=project.id))
+
+
+@pytest.mark.parametrize("message", [DeleteProject, HoldProject])
+async def test_a_project_that_could_not_be_closed_is_worked_in_on(
+    world: World, message: type[DeleteProject | HoldProject]
+) -> None:
+    world.system.spawn(
+        CallersActor, world.store, world.reader, world.config.callers, name="callers"
+    )
+    world.system.spawn(TreesActor, world.context, name="trees")
+    projects = begin(world)
+    project = await create(projects)
+    closing: list[Deferred] = []
+    world.system.spawn(SlowToClose, closing, name=SNAPSHOTS)
+    asked = asyncio.ensure_future(projects.ask(message(project_id=project.id)))
+    await world.until(lambda: bool(closing), seconds=1.0)
+    closing[0].set_error(RuntimeFailure("the disk does not answer"))
+    with pytest.raises(RuntimeFailure, match="does not answer"):
+        await asked
+    ref = world.system.ref(await projects.ask(OpenProject(project_id=project.id)))
+    assert (await ref.ask(SpawnSession(principal="alice", prompt="hello"))).session_id
 
 
 class HomesOfALostMachine:

@@ -281,9 +281,11 @@ def text_of(path: Path) -> str:
 def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a number of too many digits is no TOMLDecodeError
         hint = 'texts are quoted: key = "text"; oubliette config schema describes all keys'
         raise ConfigError(f"{path}: {error}", hint=hint) from error
+    except RecursionError:
+        raise ConfigError(f"{path}: has lists or tables that are nested too deeply") from None
 
 
 def _unknown(name: str, known: Iterable[str], what: str) -> ConfigError:
@@ -300,7 +302,7 @@ def value_of_text(words: tuple[str, ...], text: str) -> object:
         if text.lstrip().startswith("["):
             try:
                 return msgspec.json.decode(text)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 return text
         return text
     tables = words[0] in SECTIONS_OF_TABLES
@@ -312,7 +314,7 @@ def value_of_text(words: tuple[str, ...], text: str) -> object:
         if text.lstrip().startswith("["):
             try:
                 return msgspec.json.decode(text)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError):
                 return text
         return [part.strip() for part in text.split(",") if part.strip()]
     if get_origin(hint) in {Union, types.UnionType}:

@@ -92,7 +92,7 @@ def parsed(text: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"it is not TOML: {error}", hint=_BY_HAND) from error
 
 
@@ -100,7 +100,7 @@ def _checked(text: str, wanted: dict[str, Any]) -> str:
     """Return a changed text, if it has what was meant to be in it and nothing else."""
     try:
         done = tomllib.loads(text) == wanted
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         done = False
     if not done:
         raise ConfigError("the file is written in a way that cannot be changed", hint=_BY_HAND)

@@ -11,6 +11,7 @@ import structlog
 import uvicorn
 
 from oubliette.errors import ConfigError
+from oubliette.ids import shown
 from oubliette.kit.fair_loop import working_for
 from oubliette.mcp_front.transport.http_protocol import Deadlines, guarded
 from oubliette.mcp_front.transport.listen_errors import listen_hint
@@ -105,6 +106,11 @@ class HttpServer:
                     f"server.host, server.port: cannot listen on {self._host}:{self._port}:"
                     f" {error.strerror or error}",
                     hint=listen_hint(error),
+                ) from error
+            except (TypeError, ValueError) as error:  # what no resolver is asked about
+                raise ConfigError(
+                    f"server.host: {shown(self._host)} is no name of a machine: {error}",
+                    hint="give an address of this machine, or a name that leads to one",
                 ) from error
             stack.pop_all()
         listener.setblocking(False)

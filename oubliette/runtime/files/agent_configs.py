@@ -122,7 +122,7 @@ class AgentConfigs:
             return msgspec.json.decode(data, type=dict[str, Any])
         except FileNotFoundError:
             return {}
-        except (OSError, RuntimeFailure, msgspec.DecodeError) as error:
+        except (OSError, RuntimeFailure, msgspec.DecodeError, RecursionError) as error:
             raise ConfigError(f"{path}: {error}", hint="mend it, or remove it") from error
 
 

@@ -177,10 +177,15 @@ def test_a_wrong_value_in_the_file_can_be_replaced(run: Run, file: Path) -> None
     assert file.read_text() == "[server]\nport = 5  # ?\n"
 
 
-def test_a_file_that_is_no_toml_is_left_alone(run: Run, file: Path) -> None:
-    file.write_text("[server\n")
+@pytest.mark.parametrize(
+    "text",
+    ["[server\n", f"[server]\nport = {'9' * 5000}\n", f"a = {'[' * 3000}{']' * 3000}\n"],
+    ids=["open", "digits", "nested"],
+)
+def test_a_file_that_is_no_toml_is_left_alone(run: Run, file: Path, text: str) -> None:
+    file.write_text(text)
     done = run("set", "server.port", "5")
-    assert (done.code, file.read_text()) == (2, "[server\n")
+    assert (done.code, file.read_text()) == (2, text)
     assert "oubliette.toml: " in done.err
 
 

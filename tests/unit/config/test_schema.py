@@ -213,6 +213,10 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (other / config_schema.FILE_NAME).write_text("[agents]\ndefault = scripted\n")
     assert "at line 2, column 11" in refusal(other).message
     assert 'texts are quoted: key = "text"' in str(refusal(other).hint)
+    (other / config_schema.FILE_NAME).write_text(f"[server]\nport = {'9' * 5000}\n")
+    assert "5000 digits" in refusal(other).message
+    (other / config_schema.FILE_NAME).write_text(f"a = {'[' * 3000}{']' * 3000}\n")
+    assert "nested too deeply" in refusal(other).message
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

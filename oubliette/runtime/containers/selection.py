@@ -121,8 +121,9 @@ async def _fetch(runtime: ContainerRuntime, config: Config) -> None:
         raise ConfigError(
             f"{runtime.name} works, but has no image {image}, and it cannot be"
             f" {'built' if built else 'fetched'}: {error.message}",
-            hint=f"{remedy}{pull_command(runtime.name, image)}, or containers.image; or"
-            " --runtime process (containers.runtime) for the sandbox, which needs none",
+            hint=f"{remedy}{pull_command(runtime.name, image)}, or containers.image; or, for the"
+            " sandbox, which needs no image, --runtime process (oubliette config set"
+            " containers.runtime process)",
         ) from error
 
 

@@ -24,7 +24,8 @@ from oubliette.errors import (
 from oubliette.incontainer.files.frames import name_bytes
 
 SHOWN: Final = 200  # characters of a path in an error
-_FAR: Final = (1 << 63) * 10**9
+_NANO: Final = 10**9
+_FAR: Final = (1 << 63) * _NANO
 """Nanoseconds of the last second of a file system: agents set any time (`touch -d 2999-01-01`)."""
 
 
@@ -33,8 +34,8 @@ class FileStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: str
     """`file`, `folder`, `link` or `special`."""
-    modified: int
-    """Nanoseconds since 1970-01-01 UTC."""
+    modified: float
+    """Seconds since 1970-01-01 UTC."""
     size: int = 0
     executable: bool = False
     version: str = ""
@@ -124,7 +125,7 @@ def _status(fields: dict[str, Any]) -> FileStatus:
         raise _strange("kind")
     return FileStatus(
         kind=kind,
-        modified=_number(fields, "modified", least=-_FAR, most=_FAR),
+        modified=_number(fields, "modified", least=-_FAR, most=_FAR) / _NANO,
         size=_number({"size": 0, **fields}, "size"),
         executable=fields.get("executable") is True,
         version=_word(fields.get("version", "")),

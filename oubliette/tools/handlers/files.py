@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 SECONDS: Final = 60.0  # for one operation
 QUEUE_SECONDS: Final = 120.0  # for those before it in the same container
-NANO: Final = 1_000_000_000
 
 _Project = Annotated[field_types.ProjectId, Meta(description="Id of the project.")]
 _Workspace = Annotated[
@@ -199,7 +198,7 @@ async def file_list(services: ToolServices, context: CallContext, params: FileLi
     return FileListing(
         kind=page.status.kind,
         size=_size(page.status),
-        modified_at=page.status.modified / NANO,
+        modified_at=page.status.modified,
         version=page.status.version or None,
         entries=tuple(views),
         next_cursor=None if last is None else to_base64(last),
@@ -232,7 +231,7 @@ async def file_read(services: ToolServices, context: CallContext, params: FileRe
         length=length,
         next_offset=end if end < found.status.size else None,
         size=found.status.size,
-        modified_at=found.status.modified / NANO,
+        modified_at=found.status.modified,
         executable=found.status.executable,
         version=found.status.version,
     )
@@ -320,7 +319,7 @@ def _view(entry: FolderEntry) -> FileView:
         name=name,
         kind=entry.kind,
         size=_size(entry),
-        modified_at=entry.modified / NANO,
+        modified_at=entry.modified,
         executable=entry.executable,
         target=name_text(entry.target)[0] if entry.kind == "link" else None,
         name_base64=name_base64,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from oubliette.errors import (
@@ -41,7 +42,9 @@ def test_a_folder_with_a_file_of_any_time_is_listed(year: int) -> None:
     page = file_answers.folder_page(
         {**GOOD, "entries": [{**ENTRY, "modified": seconds * 10**9}], "more": False}
     )
-    assert [entry.modified for entry in page.entries] == [seconds * 10**9]
+    assert [entry.modified for entry in page.entries] == [pytest.approx(seconds)]
+    sent = msgspec.msgpack.encode(page)
+    assert msgspec.msgpack.decode(sent, type=file_answers.FolderPage) == page
 
 
 @pytest.mark.parametrize(

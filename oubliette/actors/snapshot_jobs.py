@@ -19,7 +19,12 @@ from oubliette.actors.snapshot_requests import (
 from oubliette.actors.store.actor import Transact
 from oubliette.errors import AlreadyExists, Conflict, NotFound, OublietteError, RuntimeFailure
 from oubliette.runtime.snapshots.history_records import HistoryAnswer, Losses
-from oubliette.runtime.snapshots.snapshot_names import EMPTY_TREE, at, checkpoint_named
+from oubliette.runtime.snapshots.snapshot_names import (
+    EMPTY_TREE,
+    at,
+    checkpoint_named,
+    no_snapshots_of,
+)
 from oubliette.runtime.snapshots.snapshot_records import Restored, Snapshot
 
 if TYPE_CHECKING:
@@ -120,10 +125,7 @@ async def _restore(
         await repository.history.snapshots(label.session_id) if await repository.exists() else []
     )
     if not snapshots:
-        raise NotFound(
-            f"session {label.session_id} has no snapshots",
-            hint="snapshots are taken around turns while snapshots.mode is on",
-        )
+        raise no_snapshots_of(label.session_id)
     if job.checkpoint is not None:
         wanted = checkpoint_named(snapshots, job.checkpoint, "checkpoint")
     else:

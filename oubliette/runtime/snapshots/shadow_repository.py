@@ -39,7 +39,7 @@ from oubliette.runtime.snapshots.history_records import (
     StatesQuestion,
 )
 from oubliette.runtime.snapshots.ref_files import PACKED, refs_below, remove_locks
-from oubliette.runtime.snapshots.snapshot_names import at_end, named
+from oubliette.runtime.snapshots.snapshot_names import at_end, named, no_snapshots_of
 from oubliette.runtime.snapshots.snapshot_records import (
     Restored,
     Snapshot,
@@ -293,7 +293,7 @@ class ShadowRepository:
         if isinstance(question, StatesQuestion):
             states = await self._states(question)
             if states.name is None:
-                raise _none_of(question.session_id)
+                raise no_snapshots_of(question.session_id)
             return states
         found = DiffAnswer(between=None)
         if isinstance(question, ExportQuestion):
@@ -306,7 +306,7 @@ class ShadowRepository:
 
     async def _check_always_empty(self, session_id: str) -> None:
         if await self._has_files():
-            raise _none_of(session_id)
+            raise no_snapshots_of(session_id)
 
     async def _states(self, question: StatesQuestion) -> StatesAnswer:
         if not await self.exists():
@@ -466,10 +466,3 @@ class ShadowRepository:
         job = {**job, "only": self._only}
         where = self.repository
         return await self._jobs.do(self.workspace, job, where, self._git, self._limits)
-
-
-def _none_of(session_id: str) -> NotFound:
-    return NotFound(
-        f"session {session_id} has no snapshots",
-        hint="snapshots are taken around turns while snapshots.mode is on",
-    )

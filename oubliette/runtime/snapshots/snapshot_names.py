@@ -263,3 +263,12 @@ def _no_snapshot(snapshots: Sequence[NamedSnapshot], point: Point) -> NotFound:
         f"there is no snapshot of {what}; the session has: {names}",
         hint="a turn that runs has none of its end yet; checkpoint takes one now",
     )
+
+
+def no_snapshots_of(session_id: str) -> NotFound:
+    """The error for a session without any."""
+    return NotFound(
+        f"session {session_id} has no snapshots",
+        hint="they are taken around turns while snapshots.mode is on; where one could not be, the"
+        " session's log has the reason (snapshot_missing)",
+    )

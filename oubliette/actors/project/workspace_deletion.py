@@ -50,7 +50,7 @@ class WorkspaceRemoved(LocalMessage):
 
 
 class UnitsPort(Protocol):
-    """What a deletion needs of the ProjectActor."""
+    """The ProjectActor, as far as a deletion needs it."""
 
     system: System
 

@@ -98,7 +98,7 @@ def users(place: Path, config: Config) -> Iterator[Check]:
         if place.is_dir():
             project_users.check(place, config.containers.uid)
     except OSError:
-        return  # told with the home
+        return  # a finding about the home
     except OublietteError as error:
         yield failed("users", error)
 

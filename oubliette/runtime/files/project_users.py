@@ -17,7 +17,7 @@ from oubliette.errors import ConfigError
 _USUAL: Final = range(200_000, 200_000 + (1 << 30))
 """Of no user of the machine: so many that no two projects get the same."""
 _FEW: Final = range(10_000, 60_000)
-"""Where those are not there: a namespace usually has 65,536."""
+"""Used if those are not there: a namespace usually has 65,536."""
 _MAP: Final = Path("/proc/self/uid_map")
 _REMEDY: Final = (
     "run the server as an ordinary user; or give its user namespace at least 65536 user ids"
@@ -66,7 +66,7 @@ def check(home: Path, configured: int | None) -> None:
         try:
             file = stack.enter_context(tempfile.TemporaryFile(dir=home))
         except OSError:
-            return  # a home that cannot be written to is told by those who need that
+            return  # those who need to write to the home report it
         try:
             os.fchown(file.fileno(), uid, uid)
         except OSError as error:

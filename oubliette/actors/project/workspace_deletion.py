@@ -143,9 +143,9 @@ class WorkspaceDeletions:
         if message.error is not None:
             answer.set_error(message.error)
             return
-        failpoint("workspace.kept")
         gone = msgspec.structs.replace(workspace, deleted_at=self._context.clock.time())
         try:
+            failpoint("workspace.kept")
             await self._context.store.ask(Transact(ops=(PutWorkspace(gone),)))
             failpoint("workspace.deleted")
             await self._port.end_unit_of(workspace.id)

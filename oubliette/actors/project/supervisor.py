@@ -110,8 +110,9 @@ class ProjectsActor(DynamicSupervisor):
         """Remove what was not cloned to its end; open every project that has a live session."""
         super().on_start()
         for project_id in await asyncio.to_thread(self._clones.repositories.unfinished):
+            found = await once_back(lambda each=project_id: self._context.reader.project(each))
             try:
-                await self._end_unfinished(project_id)
+                await self._end_unfinished(project_id, found)
             except (RuntimeFailure, OSError) as error:
                 log.warning("left for the next start", project_id=project_id, reason=str(error))
         in_use = await once_back(self._context.reader.projects_in_use)
@@ -284,9 +285,8 @@ class ProjectsActor(DynamicSupervisor):
         for answer in running.answers:
             answer.set(project)
 
-    async def _end_unfinished(self, project_id: str) -> None:
+    async def _end_unfinished(self, project_id: str, project: Project | None) -> None:
         """Remove a project whose clone an earlier server has begun and not ended."""
-        project = await self._context.reader.project(project_id)
         repository = None if project is None else project.repository
         if project is None or project.deleted_at is not None or repository is None:
             self._removals.clear_away(project_id)

@@ -17,6 +17,8 @@ from oubliette.actors.store import outages
 from oubliette.actors.tree.messages import GetUsage
 from oubliette.actors.tree.supervisor import TreesActor
 from oubliette.kit import ChildSpec, Supervisor
+from oubliette.records import ProjectRepository
+from oubliette.runtime.repositories.access import Repositories
 
 if TYPE_CHECKING:
     from oubliette.records import Session
@@ -74,6 +76,8 @@ async def test_what_reads_at_its_start_is_there_once_the_database_is_back(
     """`ProjectsActor` to `SessionActor`, and the trees: above them no actor is restarted."""
     monkeypatch.setattr(outages, "AWAY_SECONDS", 0.05)
     session = await stored(world)
+    cut_off = await world.project(name="cut off", repository=ProjectRepository(url="https://x/y"))
+    Repositories(world.folders.repositories, world.context.config.repositories).begin(cut_off.id)
     away = world.database_away(fails)
     begin(world)
     root = world.system.ref("root").incarnation
@@ -89,6 +93,9 @@ async def test_what_reads_at_its_start_is_there_once_the_database_is_back(
     await world.until(tree.is_alive, seconds=1.0)
     assert (await tree.ask(GetUsage()))["max_agents"] == 1
     assert world.system.ref("root").incarnation == root
+    cut_off = await world.reader.project(cut_off.id)
+    assert cut_off is not None
+    assert cut_off.deleted_at is not None
 
 
 async def test_while_the_database_stays_away_those_that_start_wait_and_others_answer(

@@ -109,7 +109,9 @@ class ProjectActor(DynamicSupervisor):
         self._repository = RepositoryWork(self, context, project)
         self._branches = BranchWork(self._repository)
         self._images = ContainerImages(self, context)
-        self._deletions = WorkspaceDeletions(self, context, project)
+        self._deletions = WorkspaceDeletions(
+            self, context, project, stop_unit=self._stop_unit_of, end_unit=self._end_unit_of
+        )
         self._named: dict[str, float] = {}
         """Label of a unit → monotonic second of the last request for it."""
         self._closed: OublietteError | None = None
@@ -348,13 +350,13 @@ class ProjectActor(DynamicSupervisor):
     def _workspace_removed(self, message: WorkspaceRemoved) -> None:
         self._deletions.removed(message)
 
-    async def stop_unit_of(self, workspace_id: str) -> None:
+    async def _stop_unit_of(self, workspace_id: str) -> None:
         label = ContainerKey(self._kind, workspace_id).label
         if self.has_child(label):
             container = self.system.ref(f"{self.name}/{label}/container")
             await container.ask(StopContainer(force=True))
 
-    async def end_unit_of(self, workspace_id: str) -> None:
+    async def _end_unit_of(self, workspace_id: str) -> None:
         await self._end_unit(ContainerKey(self._kind, workspace_id).label)
 
     @handles(CloseProject)

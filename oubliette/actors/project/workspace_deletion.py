@@ -6,7 +6,7 @@ sessions in other workspaces are started meanwhile.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from oubliette.actors.context import ActorContext
     from oubliette.actors.messages import DeleteWorkspace
-    from oubliette.kit import Deferred, System
-    from oubliette.kit.actor import PipedTask
+    from oubliette.kit import Actor, Deferred
     from oubliette.records import Project, Workspace
 
 DELETE_SECONDS: Final = 90.0
@@ -49,34 +48,22 @@ class WorkspaceRemoved(LocalMessage):
     error: BaseException | None = None
 
 
-class UnitsPort(Protocol):
-    """The ProjectActor, as far as a deletion needs it."""
-
-    system: System
-
-    def pipe_to_self(
-        self,
-        awaitable: Awaitable[None],
-        ok: Callable[[None], LocalMessage],
-        err: Callable[[BaseException], LocalMessage],
-    ) -> PipedTask:
-        """Await something beside the mailbox."""
-        ...
-
-    async def stop_unit_of(self, workspace_id: str) -> None:
-        """Stop the container of a workspace that has one of its own."""
-        ...
-
-    async def end_unit_of(self, workspace_id: str) -> None:
-        """End the actors of that container."""
-        ...
-
-
 class WorkspaceDeletions:
     """Part of a ProjectActor that handles `DeleteWorkspace`; it has the same lifetime."""
 
-    def __init__(self, port: UnitsPort, context: ActorContext, project: Project) -> None:
-        self._port = port
+    def __init__(
+        self,
+        actor: Actor,
+        context: ActorContext,
+        project: Project,
+        *,
+        stop_unit: Callable[[str], Awaitable[None]],
+        end_unit: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Stop the container of a workspace, if it has one, by `stop_unit`; then `end_unit`."""
+        self._actor = actor
+        self._stop_unit = stop_unit
+        self._end_unit = end_unit
         self._context = context
         self._project = project
         self._begun: set[str] = set()
@@ -111,10 +98,10 @@ class WorkspaceDeletions:
         if live:
             refusal = f"{lifecycle.living(len(live))} in this workspace"
             raise Conflict(refusal, hint="end them with session_end")
-        await self._port.stop_unit_of(workspace.id)
+        await self._stop_unit(workspace.id)
         self._begun.add(workspace.id)
         stored = WorkspaceStored(workspace=workspace, answer=answer())
-        self._port.pipe_to_self(
+        self._actor.pipe_to_self(
             self._store_last(workspace.id, message.discard),
             lambda _: stored,
             lambda error: msgspec.structs.replace(stored, error=error),
@@ -126,7 +113,7 @@ class WorkspaceDeletions:
         Raises:
             Conflict: something would be lost, without consent.
         """
-        snapshots = self._port.system.lookup(SNAPSHOTS)
+        snapshots = self._actor.system.lookup(SNAPSHOTS)
         if snapshots is None:
             return
         label = SnapshotLabel(
@@ -148,12 +135,12 @@ class WorkspaceDeletions:
             failpoint("workspace.kept")
             await self._context.store.ask(Transact(ops=(PutWorkspace(gone),)))
             failpoint("workspace.deleted")
-            await self._port.end_unit_of(workspace.id)
+            await self._end_unit(workspace.id)
         except Exception as error:
             answer.set_error(error)
             return
         remove = self._context.folders.remove_workspace
-        self._port.pipe_to_self(
+        self._actor.pipe_to_self(
             in_own_thread(remove, self._project.id, workspace.id),
             lambda _: WorkspaceRemoved(answer=answer),
             lambda error: WorkspaceRemoved(answer=answer, error=error),

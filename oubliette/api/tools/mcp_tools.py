@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from oubliette.api.tools.context import Call
 
 _LONGEST_NAME: Final = 128  # characters
+_LONGEST_DESCRIPTION: Final = 64 * 1024  # characters
 
 
 def named(listed: Sequence[Any], prefix: str, server: str) -> list[tuple[str, Any]]:
@@ -119,6 +120,55 @@ class McpTool(GuardedTool):
         if not is_text:
             return content
         return text if result.structured_content is None else result.structured_content
+
+
+def _made_fit(tool: McpTool) -> bool:
+    """Give a tool a form that servers take, as its program cannot; return false if there is none.
+
+    Its own server checks the arguments, so a smaller schema may replace one that is refused.
+    """
+    own, refusal = tool.input_schema, _refusal(tool)
+    if refusal is None:
+        return True
+    tool.description = tool.description[:_LONGEST_DESCRIPTION]
+    tool.description = tool.description.encode("utf-8", "replace").decode()
+    for schema in (own, _names_only(own), {"type": "object"}):
+        tool.input_schema = schema
+        if _refusal(tool) is None:
+            LOG.warning("%r: its definition is cut: %s", tool, refusal)
+            return True
+    LOG.warning("%r: it is not offered: %s", tool, refusal)
+    return False
+
+
+def _names_only(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the names of the parameters, and which are required; nothing of their values."""
+    properties, required = schema.get("properties"), schema.get("required")
+    names = cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
+    wanted = cast("list[Any]", required) if isinstance(required, list) else []
+    return {
+        "type": "object",
+        "properties": {name: {} for name in names},
+        "required": [name for name in wanted if name in names],
+    }
+
+
+def _refusal(tool: McpTool) -> str | None:
+    """Return why servers refuse the definition of a tool; None: they take it."""
+    import msgspec
+
+    from oubliette.config.schema import CallersConfig
+    from oubliette.contract.agent_options import ToolDefinition
+    from oubliette.json_values import check_values
+    from oubliette.tools.tools_offered_by_caller import normalised
+
+    try:
+        check_values(tool.definition, envelope=-4)
+        given = msgspec.convert(tool.definition, ToolDefinition)
+        normalised((given,), "caller", CallersConfig(), "tools")
+    except (InvalidParameter, msgspec.ValidationError) as error:
+        return str(error)
+    return None
 
 
 _OPEN_SECONDS: Final = 30.0
@@ -220,7 +270,7 @@ class McpTools(ToolSource):
                 raise
             raise BadTool(f"{self!r}: cannot be opened: {described(error)}") from error
         stack.push_async_callback(server.close)
-        return [
+        tools = [
             McpTool(
                 repr(self),
                 server,
@@ -231,6 +281,7 @@ class McpTools(ToolSource):
             )
             for name, each in named(found, self._prefix, repr(self))
         ]
+        return [tool for tool in tools if await anyio.to_thread.run_sync(_made_fit, tool)]
 
     async def _connected(self, stack: AsyncExitStack, link: McpLink) -> Any:
         """Return a connected client of the server; one that is made here ends with `stack`.

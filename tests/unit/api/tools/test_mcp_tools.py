@@ -394,14 +394,15 @@ async def test_a_client_that_is_not_connected_is_connected_for_as_long(no_leaked
         _ = client.session
 
 
-def listing(*pages: tuple[list[str], str | None]) -> Server:
+def listing(*pages: tuple[list[str], str | None], **definition: Any) -> Server:
     """A server whose tools come in these pages, each with the cursor behind it."""
     asked: list[str | None] = []
+    definition = {"input_schema": {"type": "object"}, **definition}
 
     async def lists(_: Any, params: Any) -> types.ListToolsResult:
         asked.append(params.cursor if params is not None else None)
         names, cursor = pages[min(len(asked), len(pages)) - 1]
-        tools = [types.Tool(name=name, input_schema={"type": "object"}) for name in names]
+        tools = [types.Tool(name=name, **definition) for name in names]
         return types.ListToolsResult(tools=tools, next_cursor=cursor)
 
     async def called(_: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
@@ -449,6 +450,36 @@ async def test_a_listing_that_never_ends_is_ended_and_its_tools_are_offered(
         assert await table["a" if "a" in table else "t7"].run({}, Call()) in {"a", "t7"}
     assert warned in caplog.text
     assert bool(warned) == ("WARNING" in caplog.text)
+
+
+A_REF = {"$ref": "https://example.org/order.json"}
+NAMED = {"type": "object", "properties": {"a": {}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "offered", "reason"),
+    [
+        ({**NAMED, "properties": {"a": A_REF}, "required": ["a", "b"]}, NAMED, "another document"),
+        ({**NAMED, "title": "x" * 70_000}, NAMED, "at most 65536"),
+        ({**NAMED, "properties": {"a": {"default": 1 << 70}}}, NAMED, "64 bits"),
+        ({"type": "object", "properties": {"x" * 70_000: {}}}, {"type": "object"}, "at most 65536"),
+    ],
+    ids=["ref", "size", "integer", "names"],
+)
+async def test_a_tool_whose_schema_no_server_takes_is_offered_with_less_of_it(
+    schema, offered, reason, caplog
+):
+    async with opened(mcp(listing((["odd", "b"], None), input_schema=schema))) as table:
+        assert list(table) == ["odd", "b"]
+        assert table["odd"].input_schema == offered
+        assert await table["odd"].run({"a": 1}, Call()) == "odd"
+    assert reason in caplog.text
+
+
+async def test_a_description_that_is_too_long_is_cut(caplog):
+    async with opened(mcp(listing((["odd"], None), description="é" * 70_000))) as table:
+        assert table["odd"].description == "é" * 65_536
+    assert "description" in caplog.text
 
 
 async def test_two_servers_with_tools_of_one_name_need_prefixes(no_leaked_tasks):

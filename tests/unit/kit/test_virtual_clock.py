@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import time
 
 import pytest
 
+from oubliette import clock as clock_module
 from oubliette.clock import SystemClock
 from oubliette.testing.clock import VirtualClock
 
@@ -72,3 +75,48 @@ async def test_the_machines_clock_runs_by_itself() -> None:
     await asyncio.wait_for(called.wait(), 5)
     assert clock.monotonic() >= before[0]
     assert clock.time() > 1.6e9
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_what_arrived_while_the_process_was_stopped_is_read_before_its_deadlines_count(
+    monkeypatch: pytest.MonkeyPatch, *, stopped: bool
+) -> None:
+    monkeypatch.setattr(clock_module, "LATE_SECONDS", 0.02)
+    monkeypatch.setattr(clock_module, "CATCH_UP_SECONDS", 0.02)
+    loop, order, over = asyncio.get_running_loop(), list[str](), asyncio.Event()
+    ours, theirs = socket.socketpair()
+
+    def read(turns: int = 5) -> None:  # what is read takes its way through several actors
+        if turns:
+            loop.call_soon(read, turns - 1)
+        else:
+            order.append("answer")
+
+    def deadline() -> None:
+        order.append("deadline")
+        over.set()
+
+    with ours, theirs:
+        loop.add_reader(ours, lambda: (loop.remove_reader(ours), read()))
+        SystemClock().call_later(0.001, deadline)
+        if stopped:
+            theirs.send(b"answer")
+            time.sleep(0.05)
+        async with asyncio.timeout(20):
+            await over.wait()
+        loop.remove_reader(ours)
+    assert order == (["answer", "deadline"] if stopped else ["deadline"])
+
+
+async def test_a_late_deadline_that_is_cancelled_while_it_waits_does_not_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clock_module, "LATE_SECONDS", 0.02)
+    monkeypatch.setattr(clock_module, "CATCH_UP_SECONDS", 0.02)
+    came: list[str] = []
+    timer = SystemClock().call_later(0.001, lambda: came.append("deadline"))
+    time.sleep(0.05)
+    await asyncio.sleep(0.001)
+    timer.cancel()
+    await asyncio.sleep(0.05)
+    assert came == []

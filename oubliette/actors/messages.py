@@ -192,6 +192,8 @@ class SessionFork(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the snapshot with the files; None: the workspace always was empty."""
     turn: int
     """Last turn of the conversation; 0: none."""
+    large_files: bool = False
+    """Whether files of which snapshots have no content are copied from that workspace."""
     missing_count: int = 0
     """Files that are not as they were, as the snapshot does not have their content."""
     missing: dict[str, str] = {}

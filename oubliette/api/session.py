@@ -283,6 +283,7 @@ class Session:
         *,
         at_turn: int | str | None = None,
         count: int = 1,
+        large_files: bool = False,
         agent: str | None = None,
         model: str | None = None,
         autonomy: str | None = None,
@@ -297,6 +298,8 @@ class Session:
             at_turn: The end of this turn, or the name of a snapshot in `log`; None: the newest,
                 while a turn runs that before it.
             count: Number of sessions.
+            large_files: Whether files above `snapshots.max_file_bytes` are copied too, as far as
+                the workspace of this session still has them as they were.
             agent: Name of the agent; None: that of this session.
             model: Model of the agent; None: that of this session.
             autonomy: Actions that need no permission; None: as in this session.
@@ -314,6 +317,7 @@ class Session:
             "prompt": prompt,
             "at_turn": at_turn,
             "count": count,
+            "large_files": large_files,
             "agent": agent,
             "model": model,
             "autonomy": autonomy,

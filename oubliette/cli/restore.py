@@ -105,6 +105,10 @@ def fork(  # noqa: PLR0917 - one parameter per option
         typer.Option("--at", help="The end of this turn, or a snapshot by its name: 1-start."),
     ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Number of new sessions.")] = 1,
+    large_files: Annotated[
+        bool,
+        typer.Option("--large-files", help="Copy files too that are too large for snapshots."),
+    ] = False,
     agent: Annotated[
         str | None, typer.Option(metavar=choices.AGENT, help="Agent; else that of the session.")
     ] = None,
@@ -125,6 +129,7 @@ def fork(  # noqa: PLR0917 - one parameter per option
             "prompt": sys.stdin.read() if prompt == "-" else prompt,
             "at_turn": at,
             "count": count,
+            "large_files": large_files,
             "agent": agent,
             "model": model,
         },

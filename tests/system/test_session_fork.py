@@ -213,6 +213,11 @@ async def test_ignored_files_come_along_and_those_that_no_snapshot_has_are_named
     (told,) = [each for each in page["events"] if each.get("kind") == "session_forked"]
     assert told["forked_from"] == agent.session_id
     assert told["missing_count"] == 1
+    (session,) = (await fork(caller, agent, "say hi", large_files=True))["sessions"]
+    assert session["missing_count"] == 0
+    whole = workspaces(site, project) / session["workspace_id"]
+    assert names(whole) == {"one", "large", ".gitignore"}
+    assert (whole / "large").read_bytes() == bytes(2000)
 
 
 @pytest.mark.whole

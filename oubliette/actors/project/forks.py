@@ -156,6 +156,12 @@ class ForkedWorkspaces:
         """Write the files of the snapshot over what is there."""
         project = self._project
         copy = SnapshotCopy(folder=str(made))
+        if fork.large_files:
+            copy = replace(
+                copy,
+                large_from=str(self._context.folders.workspace(project.id, fork.workspace_id)),
+                keep_free=self._context.config.projects.keep_free_bytes,
+            )
         if project.repository is not None:
             default = fork.workspace_id == project.default_workspace_id
             copy = replace(

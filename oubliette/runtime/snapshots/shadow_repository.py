@@ -386,6 +386,8 @@ class ShadowRepository:
             "only": self._only,
             "branches": [copy.old_branch, copy.new_branch] if copy.new_branch else None,
             "keep_objects": True,
+            "large_from": copy.large_from,
+            "keep_free": copy.keep_free,
         }
         answer = await self._jobs.do(
             Path(copy.folder), job, self.repository, self._git, self._limits

@@ -133,6 +133,11 @@ class SnapshotCopy(msgspec.Struct, frozen=True, kw_only=True):
     """Branch that gets the new name, if it is checked out in the snapshot."""
     new_branch: str = ""
     """Branch that is checked out in the copy; empty: that of the snapshot."""
+    large_from: str = ""
+    """Path of a workspace with the files of which snapshots have no content; empty: they are
+    left out."""
+    keep_free: int = 0
+    """Bytes that such files leave free on the disk."""
 
 
 class StoredSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,7 +114,7 @@ CONTRACT = {
         "session_id restored kept_as written removed missing_count missing",
     ),
     "session_fork": (
-        "session_id* prompt* at_turn count context caller_id caller_tools agent model autonomy"
+        "session_id* prompt* at_turn count large_files context caller_id caller_tools agent model autonomy"
         " api_key_scope api_key_project api_key_ttl_seconds api_key idempotency_key tree",
         "project_id forked_from forked_at forked_at_turn sessions started",
     ),

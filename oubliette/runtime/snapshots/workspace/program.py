@@ -14,6 +14,7 @@ Standard library only: the program that reads workspaces imports this module.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -275,6 +276,10 @@ def _restore(job: dict[str, Any], deadline: float) -> dict[str, Any]:
     assert contents.stdin is not None
     assert contents.stdout is not None
     root = os.open(job["workspace"], FOLDER)
+    large_from = None
+    if job.get("large_from"):
+        with contextlib.suppress(FileNotFoundError):  # of a workspace that was deleted
+            large_from = os.open(job["large_from"], FOLDER)
     _as_owner(root)
     tree = StoredTree(contents.stdin, contents.stdout)
     for part, listing in listings.items():
@@ -289,6 +294,8 @@ def _restore(job: dict[str, Any], deadline: float) -> dict[str, Any]:
         max_entries=most,
         only=_only(job),
         keep_objects=job.get("keep_objects", False),
+        large_from=large_from,
+        keep_free=job.get("keep_free", 0),
     )
     writer.write(root)
     if job.get("branches"):

@@ -9,6 +9,7 @@ Standard library only: the program that writes workspaces imports this module.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from oubliette.runtime.snapshots.workspace.tree_table import Part
 
 _BLOCK: Final = 1024 * 1024
+_SHARE_BLOCKS: Final = 0x40049409  # FICLONE
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FIND: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -146,6 +148,9 @@ class TreeWriter:
         only: Paths outside of which nothing is removed; empty: all that the tree lacks is.
         keep_objects: Whether objects of git are not removed, of which the tree may have no
             content.
+        large_from: Descriptor of a folder from which files are copied of which the tree has the
+            SHA-256 alone, if they are the same there; None: they are missing.
+        keep_free: Bytes that such copies leave free on the disk.
     """
 
     def __init__(
@@ -156,8 +161,12 @@ class TreeWriter:
         max_entries: int,
         only: Sequence[bytes] = (),
         keep_objects: bool = False,
+        large_from: int | None = None,
+        keep_free: int = 0,
     ) -> None:
         self._only = only
+        self._large_from = large_from
+        self._keep_free = keep_free
         self._keep_objects = keep_objects
         self._tree = tree
         self._deadline = deadline
@@ -250,6 +259,9 @@ class TreeWriter:
 
     def _keep(self, folder: int, name: bytes, entry: StoredEntry, path: bytes) -> None:
         """Leave what the snapshot has no content of as it is; note if it is not what it was."""
+        if entry.kind == "large" and self._copied(folder, name, entry, path):
+            self.written += 1
+            return
         shown = (path + name).decode("utf-8", "replace")
         try:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -261,6 +273,50 @@ class TreeWriter:
             return
         if entry.kind == "large" and self._digest(folder, name, status) != entry.content:
             self.missing[shown] = f"has changed; it was {entry.size} bytes, SHA-256 {entry.content}"
+
+    def _copied(self, folder: int, name: bytes, entry: StoredEntry, path: bytes) -> bool:
+        """Copy a large file from another folder; return whether it is the wanted one there."""
+        if self._large_from is None:
+            return False
+        with contextlib.ExitStack() as opened, contextlib.suppress(OSError):
+            parent = self._large_from
+            for each in path.split(b"/")[:-1]:
+                parent = os.open(each, FOLDER, dir_fd=parent)
+                opened.callback(os.close, parent)
+            source = opened.enter_context(os.fdopen(os.open(name, FILE, dir_fd=parent), "rb"))
+            status = os.fstat(source.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
+                return False
+            temporary = f".{secrets.token_hex(16)}.new".encode()
+            target = os.fdopen(os.open(temporary, _NEW, 0o600, dir_fd=folder), "wb")
+            try:
+                with target:
+                    self._clone(source, target, entry.size)
+                    os.fchmod(target.fileno(), entry.mode)
+                # What was copied is looked at, and not the source: agents may write to that.
+                copy = os.stat(temporary, dir_fd=folder, follow_symlinks=False)
+                if self._digest(folder, temporary, copy) != entry.content:
+                    return False
+                os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                return True
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=folder)
+        return False
+
+    def _clone(self, source: IO[bytes], target: IO[bytes], size: int) -> None:
+        """Copy a file, by sharing its blocks where the file system can."""
+        try:
+            fcntl.ioctl(target.fileno(), _SHARE_BLOCKS, source.fileno())
+        except OSError:
+            disk = os.fstatvfs(target.fileno())
+            if disk.f_bavail * disk.f_frsize < size + self._keep_free:
+                raise
+            while size > 0 and (block := source.read(min(size, _BLOCK))):
+                target.write(block)
+                size -= len(block)
+                if time.monotonic() > self._deadline:
+                    raise TooLate from None
 
     def _digest(self, folder: int, name: bytes, status: os.stat_result) -> str:
         if not stat.S_ISREG(status.st_mode):

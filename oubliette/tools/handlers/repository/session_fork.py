@@ -58,6 +58,13 @@ class ForkSession(AgentOptions, frozen=True, kw_only=True):
     count: Annotated[
         int, Meta(ge=1, le=MAX_COUNT, description="Number of new sessions, each with a workspace.")
     ] = 1
+    large_files: Annotated[
+        bool,
+        Meta(
+            description="Copy files above snapshots.max_file_bytes too, as far as the workspace of"
+            " the session still has them as they were."
+        ),
+    ] = False
 
 
 class ForkError(Result, frozen=True, kw_only=True):
@@ -115,7 +122,7 @@ async def session_fork(services: ToolServices, context: CallContext, params: For
     """
     session = await visible_session(services, context, params.session_id)
     check_offer(services, "agent", params.agent or session.agent)
-    fork = await _fork_point(services, session, params.at_turn)
+    fork = await _fork_point(services, session, params)
     forks = _Forks(services, context, params, session, fork)
     sessions = await forks.start()
     return Forked(
@@ -128,9 +135,8 @@ async def session_fork(services: ToolServices, context: CallContext, params: For
     )
 
 
-async def _fork_point(
-    services: ToolServices, session: Session, point: int | str | None
-) -> SessionFork:
+async def _fork_point(services: ToolServices, session: Session, params: ForkSession) -> SessionFork:
+    point = params.at_turn
     open_turns = await services.reader.turns(session.id, ("queued", "running"))
     running = min((each.number for each in open_turns), default=None)
     question = ForkQuestion(session_id=session.id, point=point, before_turn=running)
@@ -145,6 +151,7 @@ async def _fork_point(
         workspace_id=session.workspace_id,
         snapshot=None if found is None else found.name,
         turn=turn,
+        large_files=params.large_files,
     )
 
 

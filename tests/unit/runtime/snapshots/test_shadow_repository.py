@@ -253,6 +253,38 @@ async def test_a_copy_is_equal_to_the_snapshot_but_for_objects_of_git(
     assert sorted(os.listdir(copy / ".git")) == ["config", "objects"]
 
 
+async def test_files_that_snapshots_have_no_content_of_are_copied_from_where_they_still_are(
+    shadow_of: Callable[..., Shadow], tmp_path: Path
+) -> None:
+    shadow = shadow_of(max_file_bytes=1000)
+    names = ["same", "changed", "link", "pipe", "gone", "folder/same"]
+    for name in names:
+        (shadow.workspace / name).parent.mkdir(exist_ok=True)
+        (shadow.workspace / name).write_bytes(name.encode() * 1000)
+        (shadow.workspace / name).chmod(0o755)
+    await shadow.turn(1)
+    for name in names[1:5]:
+        (shadow.workspace / name).unlink()
+    (shadow.workspace / "changed").write_bytes(b"CHANGED" * 1000)
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"link" * 1000)
+    (shadow.workspace / "link").symlink_to(secret)
+    os.mkfifo(shadow.workspace / "pipe")
+    for keep_free, missing in ((0, names[1:5]), (1 << 60, names)):
+        copy = tmp_path / str(keep_free)
+        copy.mkdir()
+        wanted = SnapshotCopy(
+            folder=str(copy), large_from=str(shadow.workspace), keep_free=keep_free
+        )
+        done = await shadow.repository.copy("refs/oubliette/ses_1/1", wanted)
+        assert sorted(done.missing) == sorted(missing)
+        for name in set(names) - set(missing):
+            assert (copy / name).read_bytes() == name.encode() * 1000
+            assert (copy / name).stat().st_mode & 0o777 == 0o755
+        assert not [name for name in missing if (copy / name).exists()]
+        assert sorted(os.listdir(copy)) == ["folder", *(["same"] if "same" not in missing else [])]
+
+
 async def test_a_machine_that_is_too_slow_for_a_glance_takes_no_snapshot_of_nothing(
     shadow: Shadow, monkeypatch: pytest.MonkeyPatch
 ) -> None:

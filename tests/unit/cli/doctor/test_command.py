@@ -34,6 +34,7 @@ from oubliette.config.schema import (
 from oubliette.errors import ConfigError
 from oubliette.runtime.containers.process import own_network, unsandboxed
 from oubliette.runtime.containers.process.sandbox_probe import Probe
+from oubliette.runtime.files import project_users
 from oubliette.runtime.files.home import HomeLock
 from oubliette.runtime.store import Database
 from oubliette.server.control_socket import listening
@@ -69,6 +70,20 @@ def test_a_home_is_ours_and_closed(home: Path) -> None:
 def test_a_home_of_somebody_else_is_no_good(home: Path) -> None:
     os.chown(home, 4321, 4321)
     assert "belongs to user 4321" in told(checks.home(home), "fail")
+
+
+def test_root_without_users_for_agents_is_told(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda *_: None)
+    monkeypatch.setattr(project_users, "_MAP", tmp_path / "map")
+    (tmp_path / "map").write_text("0 0 4294967295\n")
+    assert list(checks.users(home, Config())) == []
+    (tmp_path / "map").write_text("0 1000 1\n")
+    assert list(checks.users(home / "nowhere", Config())) == []
+    (check,) = checks.users(home, Config())
+    assert "no user ids for agents" in told(check, "fail")
 
 
 @pytest.mark.parametrize(

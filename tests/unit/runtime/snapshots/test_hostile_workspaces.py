@@ -214,6 +214,20 @@ async def test_a_folder_of_any_depth_is_said_and_can_be_removed(shadow: Shadow) 
     assert [entry.name for entry in shadow.workspace.iterdir()] == ["file"]
 
 
+async def test_a_large_file_that_became_huge_holds_up_no_restore(
+    shadow_of: Callable[..., Shadow],
+) -> None:
+    shadow = shadow_of(max_file_bytes=1000)
+    (shadow.workspace / "file").write_text("text")
+    (shadow.workspace / "large").write_bytes(b"x" * 1001)
+    await shadow.turn(1)
+    (shadow.workspace / "file").write_text("other")
+    os.truncate(shadow.workspace / "large", 1 << 42)
+    restored = await shadow.restore(1)
+    assert (shadow.workspace / "file").read_text() == "text"
+    assert restored.missing["large"].startswith("has changed; it was 1001 bytes")
+
+
 async def test_a_file_that_nobody_can_read_in_time_keeps_no_other_out(shadow: Shadow) -> None:
     (shadow.workspace / "file").write_text("text")
     image = shadow.workspace / "disk.img"

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     Header = Union["Upstream", "Downstream", "ControlHeader", "Attach", "Connect"]
 
 PROTOCOL_MIN = 1
-PROTOCOL_MAX = 1
+PROTOCOL_MAX = 2
+TERMINALS_SINCE = 2  # version with the verbs `pty` and `resize`, and with `until_detached`
 HANDSHAKE = 1  # version of the negotiation itself, so that it can never change
 
 MAX_HEADER = 1024  # bytes, newline included
@@ -33,6 +34,7 @@ MAX_FRAME = 256 * 1024  # bytes of payload in one frame
 MAX_STDIN_FRAME = MAX_SESSION_LINE  # a frame of input holds a whole message: all of it or nothing
 MAX_WORD = 256  # characters of an id or a secret in a header
 MAX_PORT = 65535
+MAX_WINDOW = 4096  # rows, and columns, of a terminal
 CONNECT_TIMEOUT = 5.0  # seconds for what listens on a port to accept
 MAX_COUNT = (1 << 64) - 1  # offsets and sequence numbers are u64 on the wire
 
@@ -54,7 +56,8 @@ STDIN_OK = 4  # n = last sequence number accepted
 EOF = 5  # guest to server: n = stream (1, 2); server to guest: n = sequence number
 GAP = 6  # n = offset asked for, payload {"stream": 1, "next": offset}
 EXIT = 7  # payload {"code": int|null, "signal": int|null}
-FRAME_KINDS = frozenset((STDOUT, STDERR, STDIN, STDIN_OK, EOF, GAP, EXIT))
+RESIZE = 8  # client to server only: n = rows << 16 | columns
+FRAME_KINDS = frozenset((STDOUT, STDERR, STDIN, STDIN_OK, EOF, GAP, EXIT, RESIZE))
 
 
 class WireError(ValueError):
@@ -308,8 +311,8 @@ class Frame(_Record):
         self.payload = payload
 
 
-def _most(kind: int) -> int:
-    return MAX_STDIN_FRAME if kind == STDIN else MAX_FRAME
+def _most(kind: int, stdin: int = MAX_STDIN_FRAME) -> int:
+    return stdin if kind == STDIN else MAX_FRAME
 
 
 def encode_frame(kind: int, n: int, payload: bytes | memoryview = b"") -> bytes:
@@ -325,10 +328,14 @@ def encode_frame(kind: int, n: int, payload: bytes | memoryview = b"") -> bytes:
 
 
 class FrameDecoder:
-    """Decoder of received pieces, cut anywhere, into whole frames."""
+    """Decoder of received pieces, cut anywhere, into whole frames.
 
-    def __init__(self) -> None:
+    A frame of input has at most `stdin` bytes.
+    """
+
+    def __init__(self, stdin: int = MAX_STDIN_FRAME) -> None:
         self._buffer = bytearray()
+        self._stdin = stdin
 
     @property
     def pending(self) -> int:
@@ -351,8 +358,9 @@ class FrameDecoder:
             kind, n, length = FRAME_HEAD.unpack_from(buffer, start)
             if kind not in FRAME_KINDS:
                 raise WireError(f"unknown frame kind {kind}")
-            if length > _most(kind):
-                raise WireError(f"frame longer than {_most(kind)} bytes")
+            most = _most(kind, self._stdin)
+            if length > most:
+                raise WireError(f"frame longer than {most} bytes")
             end = start + size + length
             if len(buffer) < end:
                 break

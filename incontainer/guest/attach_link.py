@@ -91,6 +91,8 @@ class AttachLink:
         if data:
             self._connection.send(encode_frame(stream.number, cursor.offset, data))
             cursor.offset += len(data)
+            if self._process.until_detached:  # no other link asks for it
+                stream.ack(cursor.offset)
             return True
         if stream.ended:
             cursor.ended = True
@@ -152,4 +154,4 @@ class AttachLink:
         """Detach from the process; frames received in part are discarded."""
         self._frames.clear()
         if self._process.reader is self:
-            self._process.reader = None
+            self._process.detached()

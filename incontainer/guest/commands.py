@@ -7,7 +7,7 @@ import signal
 import time
 
 from ..io import linux
-from ..wire import MAX_COUNT
+from ..wire import MAX_COUNT, MAX_WINDOW
 from . import request_fields
 from .process import secret_files
 from .process.spawn import LIMITS, Spec
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .control_link import GuestControlLink
     from .loopback import LoopbackConnections
     from .pairing import Pairing
-    from .process.process import Failure, GuestProcess
+    from .process.process import Failure, GuestProcess, Window
     from .process.table import ProcessTable
     from .tickets import Tickets
 
@@ -94,6 +94,38 @@ def _optional_id(request: Request, name: str) -> int | None:
 
 
 def _start(guest: CommandTarget, link: GuestControlLink, request: Request) -> Result | None:
+    until_detached = request_fields.flag(request, "until_detached", default=False)
+    return _begin(guest, link, request, None, until_detached=until_detached)
+
+
+def _pty(guest: CommandTarget, link: GuestControlLink, request: Request) -> Result | None:
+    return _begin(guest, link, request, _window(request), until_detached=True)
+
+
+def _window(request: Request) -> Window:
+    rows, columns = (
+        request_fields.number(request, name, 1, MAX_WINDOW) for name in ("rows", "cols")
+    )
+    return rows, columns
+
+
+def _resize(guest: CommandTarget, _link: GuestControlLink, request: Request) -> Result:
+    process = _known(guest, request)
+    window = _window(request)
+    if not process.has_terminal:
+        raise request_fields.invalid("proc", "this process has no terminal")
+    process.out.resize(*window)
+    return {}
+
+
+def _begin(
+    guest: CommandTarget,
+    link: GuestControlLink,
+    request: Request,
+    window: Window | None,
+    *,
+    until_detached: bool,
+) -> Result | None:
     proc = request_fields.word(request, "proc")
     known = guest.table.get(proc)
     if known is not None and known.started:
@@ -118,8 +150,10 @@ def _start(guest: CommandTarget, link: GuestControlLink, request: Request) -> Re
     merge = request_fields.flag(request, "merge_stderr", default=False)
     deadline = request_fields.seconds(request, "deadline_seconds")
     guest.admit(spec.uid)
-    process = guest.table.add(proc, spec, session, spool_bytes)
-    failure = process.start(stdin=stdin, merge_stderr=merge, deadline_seconds=deadline)
+    process = guest.table.add(proc, spec, session, spool_bytes, until_detached=until_detached)
+    failure = process.start(
+        stdin=stdin, merge_stderr=merge, deadline_seconds=deadline, window=window
+    )
     if failure is not None:
         guest.table.drop(process)
         raise VerbError(*failure)
@@ -241,6 +275,8 @@ def _drain(guest: CommandTarget, _link: GuestControlLink, _request: Request) -> 
 
 VERBS: dict[str, Verb] = {
     "start": _start,
+    "pty": _pty,
+    "resize": _resize,
     "signal": _signal,
     "expect": _expect,
     "unexpect": _unexpect,

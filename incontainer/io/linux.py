@@ -204,6 +204,22 @@ def keep_from_children() -> None:
             continue  # the listing's own descriptor, closed by now
 
 
+def set_window(fd: int, rows: int, columns: int) -> None:
+    """Set the size of the terminal `fd`; its foreground programs get SIGWINCH."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+
+
+def take_terminal(fd: int) -> None:
+    """Make the terminal `fd` the controlling one of this process, the leader of a new session."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(fd, termios.TIOCSCTTY, 0)
+
+
 class Task:
     """One line of /proc: a process, its parent, its group and its session."""
 

@@ -1,7 +1,8 @@
 """Process run by the guest: its streams, its stdin and its exit.
 
 A process belongs to the guest, not to the link that requested it: links may break and be replaced,
-the output stays in the spool, and the exit status is kept until the server sends `forget`.
+the output stays in the spool, and the exit status is kept until the server sends `forget`. One that
+was started `until_detached` belongs to its attached link, and ends with it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import time
 
 from ...io import linux
 from ...io.event_loop import READ
-from ...wire import STDERR, STDOUT
+from ...wire import STDERR, STDOUT, TICKET_SECONDS
 from . import secret_files
-from .spawn import Spec, explain, spawn
+from .spawn import Spec, explain, spawn, spawn_in_terminal
 from .spool import FILE_BYTES, Spool
 from .streams import Stdin, Stream
 
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
     Event = dict[str, Any]
     Failure = tuple[str, str]  # code, message
     Started = Callable[["GuestProcess", "Failure | None"], None]
+    Window = tuple[int, int]  # rows, columns
 
 LEFTOVER_SECONDS = 2.0  # streams held open by a grandchild are read this long after the exit
-KILL_AFTER = 5.0  # seconds from TERM to KILL at a process's deadline
+KILL_AFTER = 5.0  # seconds from TERM or HUP to KILL
 KILL_ROUNDS = 20  # scans of /proc while a tree is killed: children may fork during one
 
 
@@ -55,13 +57,17 @@ class GuestProcess:
         spool_folder: str,
         tell: Callable[[Event], None],
         *,
+        drop: Callable[[GuestProcess], None],
         session: str | None = None,
         spool_bytes: int = FILE_BYTES,
+        until_detached: bool = False,
     ) -> None:
         self.loop = loop
         self.proc = proc
         self.spec = spec
         self.session = session
+        self.until_detached = until_detached
+        self.has_terminal = False
         self.pid = 0
         self.started = False
         self.exit: dict[str, int | None] | None = None  # set when both streams have ended too
@@ -71,22 +77,40 @@ class GuestProcess:
         self.reader: OutputReader | None = None
         self.waiting: list[Started] = []  # callbacks of the requests to start it
         self._tell = tell
+        self._drop = drop
+        self._hung_up = False
         self._status: int | None = None
         self._report = -1
         self._timers: list[LoopTimer] = []
+        self._last_timer: LoopTimer | None = None  # goes on after the exit: descendants may be left
         self._left_at: float | None = None
 
     def start(
-        self, *, stdin: bool, merge_stderr: bool, deadline_seconds: float | None
+        self,
+        *,
+        stdin: bool,
+        merge_stderr: bool,
+        deadline_seconds: float | None,
+        window: Window | None = None,
     ) -> Failure | None:
-        """Fork; the callbacks in `waiting` are called once exec has succeeded or failed."""
+        """Fork; the callbacks in `waiting` are called once exec has succeeded or failed.
+
+        With a `window` the program gets a terminal of that size as all of its streams.
+        """
         theirs: list[int] = []
         ours: list[int] = []
+        self.has_terminal = window is not None
         try:
-            stdin_in = self._pipe(theirs, ours, to_child=True) if stdin else self._null(theirs)
-            out = self._pipe(theirs, ours, to_child=False)
-            err = out if merge_stderr else self._pipe(theirs, ours, to_child=False)
-            self.pid, self._report = spawn(self.spec, (stdin_in, out, err))
+            if window is not None:
+                self.pid, self._report, side = spawn_in_terminal(self.spec, window)
+                stdin, merge_stderr = side >= 0, True
+                if stdin:  # the loop watches each descriptor for one thing
+                    ours += side, os.dup(side)
+            else:
+                stdin_in = self._pipe(theirs, ours, to_child=True) if stdin else self._null(theirs)
+                out = self._pipe(theirs, ours, to_child=False)
+                err = out if merge_stderr else self._pipe(theirs, ours, to_child=False)
+                self.pid, self._report = spawn(self.spec, (stdin_in, out, err))
         except OSError as error:
             for fd in ours:
                 os.close(fd)
@@ -99,7 +123,10 @@ class GuestProcess:
                 os.close(fd)
         if stdin:
             self.stdin.open(ours.pop(0))
-        self.out.open(ours[0])
+        if ours:
+            self.out.open(ours[0])
+        else:
+            self.out.end()
         if merge_stderr:
             self.err.end()
         else:
@@ -107,6 +134,8 @@ class GuestProcess:
         self.loop.watch(self._report, READ, self._reported)
         if deadline_seconds is not None:
             self._timers.append(self.loop.call_later(deadline_seconds, self._overdue))
+        if self.until_detached:
+            self._timers.append(self.loop.call_later(TICKET_SECONDS, self._unattached))
         return None
 
     @staticmethod
@@ -180,6 +209,33 @@ class GuestProcess:
         if self.reader is not None:
             self.reader.pump()
 
+    # Its attached link
+
+    def detached(self) -> None:
+        """Note that the link which was attached has closed, and no newer one has replaced it."""
+        self.reader = None
+        if self.until_detached:
+            self._hang_up()
+
+    def _unattached(self) -> None:
+        if self.reader is None:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """End it as if its terminal was gone: HUP now, KILL for what is left after a while."""
+        if self._hung_up:
+            return
+        self._hung_up = True
+        if self.exit is not None:
+            self._drop(self)
+        else:
+            self.signal(signal.SIGHUP, tree=True)
+            self.signal(signal.SIGCONT, tree=True)  # one that is stopped would not notice
+            self.stdin.close()
+            self.out.end()
+            self.err.end()
+            self._last_timer = self.loop.call_later(KILL_AFTER, lambda: self._drop(self))
+
     def _overdue(self) -> None:
         self.tell("deadline")
         self.signal(signal.SIGTERM, tree=True)
@@ -194,7 +250,10 @@ class GuestProcess:
 
     def discard(self) -> None:
         """Release all descriptors, files and timers of the process."""
+        self._hung_up = True
         self._cancel_timers()
+        if self._last_timer is not None:
+            self._last_timer.cancel()
         if self.reader is not None:
             self.reader.evict()
         self.stdin.close()

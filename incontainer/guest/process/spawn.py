@@ -12,6 +12,7 @@ import errno
 import os
 import resource
 import signal
+import socket
 
 from ...io import linux
 from . import secret_files
@@ -30,6 +31,8 @@ LIMITS: dict[str, int] = {
 # Signals whose disposition may be set at all. The server may have inherited ignored ones (a shell's
 # `&` ignores SIGINT and SIGQUIT), and an ignored signal stays ignored over an exec.
 HANDLED = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+TERMINAL_SECONDS = 5.0  # from fork until a child has its terminal
 
 _files_before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -70,7 +73,54 @@ class Spec:
         self.files = files or []
 
 
-def spawn(spec: Spec, streams: tuple[int, int, int]) -> tuple[int, int]:
+class Terminal:
+    """Terminal that a child makes for itself, whose other side it sends over `channel`.
+
+    The program's own user makes it, so that programs can open it by its name; the guest may have
+    no right to give away one of its own.
+    """
+
+    __slots__ = ("channel", "window")
+
+    def __init__(self, channel: socket.socket, window: tuple[int, int]) -> None:
+        self.channel = channel
+        self.window = window
+
+    def take(self) -> None:
+        """Make it the controlling terminal of this process and its standard streams."""
+        master, slave = os.openpty()
+        linux.set_window(slave, *self.window)
+        linux.take_terminal(slave)
+        for target in range(3):
+            os.dup2(slave, target, inheritable=True)
+        socket.send_fds(self.channel, [b"t"], [master])
+
+
+def spawn_in_terminal(spec: Spec, window: tuple[int, int]) -> tuple[int, int, int]:
+    """Fork and exec with a new terminal of so many rows and columns as standard streams.
+
+    Returns:
+        As `spawn`, and the other side of the terminal; -1 if the child had none: see `explain`.
+
+    Raises:
+        OSError: As `spawn`.
+
+    """
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            pid, report = spawn(spec, Terminal(theirs, window))
+        ours.settimeout(TERMINAL_SECONDS)
+        try:
+            sides = socket.recv_fds(ours, 1, 1)[1]
+        except OSError:
+            sides = []
+    for side in sides:
+        os.set_inheritable(side, False)
+    return pid, report, sides[0] if sides else -1
+
+
+def spawn(spec: Spec, streams: tuple[int, int, int] | Terminal) -> tuple[int, int]:
     """Fork and exec with `streams` as descriptors 0, 1 and 2.
 
     Returns:
@@ -115,12 +165,14 @@ def explain(report: bytes, spec: Spec) -> tuple[str, str] | None:
         return "bad_cwd", f"{spec.cwd}: {why}"
     if stage == "uid":
         return "permission", f"cannot become uid {spec.uid}, gid {spec.gid}: {why}"
+    if stage == "terminal":
+        return "limit", f"no terminal: {why}"
     if stage == "secret_files":
         return "limit", f"secret_files: {why}"
     return "limit", f"limit {stage}: {why}"
 
 
-def _become(spec: Spec, streams: tuple[int, int, int], report: int, parent: int) -> None:
+def _become(spec: Spec, streams: tuple[int, int, int] | Terminal, report: int, parent: int) -> None:
     """Turn the forked child into the program; never returns."""
     stage = "exec"
     try:
@@ -128,8 +180,9 @@ def _become(spec: Spec, streams: tuple[int, int, int], report: int, parent: int)
         for number in HANDLED:
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        for target, source in enumerate(streams):
-            os.dup2(source, target, inheritable=True)
+        if not isinstance(streams, Terminal):
+            for target, source in enumerate(streams):
+                os.dup2(source, target, inheritable=True)
         os.umask(0o022)
         stage = "nofile"
         resource.setrlimit(resource.RLIMIT_NOFILE, _files_before)
@@ -151,6 +204,9 @@ def _become(spec: Spec, streams: tuple[int, int, int], report: int, parent: int)
         linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(127)
+        if isinstance(streams, Terminal):
+            stage = "terminal"
+            streams.take()
         stage = "secret_files"
         secret_files.write(spec.files)
         stage = "cwd"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from ...io import linux
 from ...io.event_loop import HANGUP, READ, WRITE
 from ...wire import STDOUT
 
@@ -100,6 +101,11 @@ class Stream:
             self._process.tell("spool_resumed", stream=self.name)
             if self._process.is_leaving:
                 self.finish()
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Set the size of the terminal that is read; no effect after its end."""
+        if self._fd >= 0:
+            linux.set_window(self._fd, rows, columns)
 
     def finish(self) -> None:
         """Read the rest of the pipe after the exit, even if another process has it open."""

@@ -49,7 +49,15 @@ class ProcessTable:
         """All processes not forgotten, oldest first."""
         return list(self._by_id.values())
 
-    def add(self, proc: str, spec: Spec, session: str | None, spool_bytes: int) -> GuestProcess:
+    def add(
+        self,
+        proc: str,
+        spec: Spec,
+        session: str | None,
+        spool_bytes: int,
+        *,
+        until_detached: bool = False,
+    ) -> GuestProcess:
         """Add a process that is not started yet.
 
         Raises:
@@ -64,8 +72,10 @@ class ProcessTable:
             spec,
             self._spool_folder,
             self._tell,
+            drop=self.drop,
             session=session,
             spool_bytes=spool_bytes,
+            until_detached=until_detached,
         )
         self._by_id[proc] = process
         process.waiting.append(self._started)

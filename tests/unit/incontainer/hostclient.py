@@ -199,7 +199,7 @@ class Control(Link):
         first = json.loads(self.line())
         assert first["proof"] == wire.host_proof(key, nonce, first["challenge"])
         proof = wire.server_proof(key, first["challenge"], nonce)
-        self.send(wire.encode_json({"proof": proof, "epoch": epoch, "versions": [1, 1]}))
+        self.send(wire.encode_json({"proof": proof, "epoch": epoch, "versions": [1, 2]}))
         line = self.line()
         reason = wire.parse_error(line)
         if reason is not None:
@@ -260,6 +260,10 @@ class Control(Link):
     def start(self, proc: str, *argv: str, **fields: object) -> int:
         request = {"argv": list(argv), "env": {"PATH": os.environ["PATH"]}, "cwd": "/tmp", **fields}
         return self.ask("start", proc=proc, **request)["pid"]
+
+    def pty(self, proc: str, *argv: str, rows: int = 24, cols: int = 80, **fields: object) -> int:
+        request = {"argv": list(argv), "env": {"PATH": os.environ["PATH"]}, "cwd": "/tmp", **fields}
+        return self.ask("pty", proc=proc, rows=rows, cols=cols, **request)["pid"]
 
     def attach(self, proc: str, out: int = 0, err: int = 0) -> Attached:
         return Attached(self.path, wire.Attach(proc, out, err, self.ticket("attach")))

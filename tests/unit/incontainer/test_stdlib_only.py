@@ -217,6 +217,10 @@ class TestOnPython39:
             attached = control.attach("big")
             attached.until_exit()
             assert len(attached.out) == 5_000_000
+            control.pty("screen", "stty", "size")
+            attached = control.attach("screen")
+            attached.until_exit()
+            assert attached.out == b"24 80\r\n"
             control.start("tree", "sh", "-c", "setsid sleep 60 & sleep 60")
             assert control.ask("signal", proc="tree", signal="KILL") == {"delivered": True}
             control.event("exited", proc="tree")

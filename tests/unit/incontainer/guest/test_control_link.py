@@ -44,7 +44,7 @@ def test_the_host_proves_itself_first_and_says_hello_after_the_servers_proof(
     )
     hello = json.loads(link.line())
     assert hello["event"] == "hello"
-    assert hello["versions"] == [1, 1]
+    assert hello["versions"] == [1, 2]
     assert hello["pid"] == shared.pid
     assert hello["boot"] == first["boot"]
     assert hello["procs"] == hello["sessions"] == []
@@ -116,7 +116,7 @@ def test_an_epoch_that_is_no_number_is_refused_even_with_the_proof(
     assert wire.parse_error(link.rest()) == "epoch is not a number"
 
 
-@pytest.mark.parametrize("versions", [[2, 3], "x", [], 5, [[], {}]])
+@pytest.mark.parametrize("versions", [[3, 4], "x", [], 5, [[], {}]])
 def test_a_server_that_speaks_no_common_version_is_refused(
     shared: HostProcess, versions: object
 ) -> None:

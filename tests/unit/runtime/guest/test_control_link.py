@@ -132,7 +132,7 @@ async def test_nothing_is_told_to_who_does_not_hold_the_key(host: StandIn) -> No
         (b"{}\n", ProtocolViolation),
         (b"not json\n", ProtocolViolation),
         (b"x" * (3 << 20), LinkClosed),
-        ({**HELLO, "versions": [2, 3]}, GuestRefused),
+        ({**HELLO, "versions": [3, 4]}, GuestRefused),
         ({**HELLO, "procs": [{"id": 1}]}, ProtocolViolation),
         ({**HELLO, "pid": 2**64}, ProtocolViolation),
         (b'{"a":' * 900 + b"1" + b"}" * 900 + b"\n", ProtocolViolation),

@@ -80,6 +80,28 @@ class ControlClient:
                 return answer["ok"]
             on_progress(str(answer["progress"]))
 
+    def attach(
+        self, arguments: Mapping[str, Any], timeout: float = CALL_SECONDS
+    ) -> tuple[socket.socket, bytes]:
+        """Run a command in a container, with the streams of this process.
+
+        Args:
+            arguments: as `oubliette.tools.attached_commands.Exec` describes them.
+            timeout: seconds for the command to run.
+
+        Returns:
+            The link, which carries frames from now on and is closed with this client, and the
+            first bytes of them.
+
+        Raises:
+            OublietteError: it cannot be run.
+        """
+        self._request({"verb": "exec", "arguments": given(arguments)}, timeout)
+        self._link.setblocking(False)
+        first = self._lines.peek()
+        self._link.setblocking(True)
+        return self._link, first
+
     def status(self) -> dict[str, Any]:
         """The server's process id, address, version, runtime, and since when it serves."""
         return self._request({"verb": "status"}, CONNECT_SECONDS)

@@ -15,6 +15,7 @@ from oubliette.mcp_front.auth import KeyChecks
 from oubliette.mcp_front.git_http import fetches as git_fetches
 from oubliette.mcp_front.ports import connections
 from oubliette.mcp_front.tool_adapter import ToolAdapter
+from oubliette.tools import attached_commands
 from oubliette.tools.audit import note_refused_key
 from oubliette.tools.git_views import ProjectViews
 from oubliette.tools.home_streams import STREAMS, HomeStreamsActor
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from oubliette.kit import Reason, Ref
     from oubliette.records import Token
     from oubliette.runtime.containers.availability import EngineAvailability
+    from oubliette.tools.attached_commands import AttachedCommands
     from oubliette.tools.services import ToolServices
 
 
@@ -90,6 +92,8 @@ def front_of(
     presence: EngineAvailability,
     claims: Claims | None,
     shares: Shares | None,
+    *,
+    commands: AttachedCommands,
 ) -> McpApp:
     """The front, which is not bound to its port yet.
 
@@ -99,6 +103,7 @@ def front_of(
         presence: Of the engine of containers.
         claims: Limits over all nodes of a cluster; None: the server is alone.
         shares: Those that each call counts.
+        commands: Those in containers that have clients.
     """
 
     async def verify(key: str) -> Token:
@@ -129,8 +134,13 @@ def front_of(
     )
     fetches = git_fetches.Fetches(ProjectViews(services), services.nodes)
     front.serve_git(fetches)
+    front.serve_commands(commands)
     if services.nodes is not None:
         front.port_connections.nodes = services.nodes
-        works = {git_fetches.KIND: fetches.serve, connections.KIND: front.port_connections.serve}
+        works = {
+            git_fetches.KIND: fetches.serve,
+            connections.KIND: front.port_connections.serve,
+            attached_commands.KIND: commands.serve_elsewhere,
+        }
         services.nodes.system.spawn(HomeStreamsActor, works, services.nodes, name=STREAMS)
     return front

@@ -1,4 +1,4 @@
-"""McpApp, the front's ASGI application: `/mcp`, `/git`, `/health` and `/ready`.
+"""McpApp, the front's ASGI application: `/mcp`, `/git`, `/exec`, `/health` and `/ready`.
 
 A request is checked in this order: names (Host, Origin), path, key, limits; only then does the SDK
 get it. So no body is read, and no state is kept, before the request's principal is known.
@@ -23,6 +23,7 @@ from oubliette.json_values import check_count
 from oubliette.mcp_front import challenge
 from oubliette.mcp_front.auth import Authenticator, header
 from oubliette.mcp_front.calls import ToolCalls
+from oubliette.mcp_front.command_streams.handler import EXEC, CommandHttp
 from oubliette.mcp_front.direct_path.handler import DirectPath
 from oubliette.mcp_front.events.get_stream import GetStreams
 from oubliette.mcp_front.events.listen import ListenService
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from oubliette.mcp_front.git_http.fetches import Fetches
     from oubliette.mcp_front.tool_adapter import ToolAdapter
     from oubliette.mcp_front.transport.http_protocol import GuardedProtocol, Parser
+    from oubliette.tools.attached_commands import AttachedCommands
     from oubliette.tools.auth.rate_limits import RateLimits
 
 CALLS_END: Final = 1.5  # seconds for calls in flight at the stop
@@ -130,12 +132,17 @@ class McpApp:
             parser,
         )
         self._git: GitHttp | None = None
+        self._commands: CommandHttp | None = None
         self._stopping = False
         self._calls: set[asyncio.Future[None]] = set()
 
     def serve_git(self, fetches: Fetches) -> None:
         """Serve the repositories that git's clients may fetch from; before the start."""
         self._git = GitHttp(fetches, self._authenticator, self.quotas, self._rates)
+
+    def serve_commands(self, commands: AttachedCommands) -> None:
+        """Attach clients to commands in containers; before the start."""
+        self._commands = CommandHttp(commands, self._authenticator, self.quotas, self._rates)
 
     # ------------------------------------------------------------ lifecycle
     def bind(self) -> str:
@@ -187,8 +194,9 @@ class McpApp:
         self._stopping = True
         self.listening.stop()
         self._sdk.close()
-        if self._git is not None:
-            await self._git.stop()
+        for long in (self._git, self._commands):
+            if long is not None:
+                await long.answers.stop()
         if self._calls:
             await asyncio.wait(list(self._calls), timeout=CALLS_END)
         self._asked.give_up()
@@ -233,6 +241,8 @@ class McpApp:
                 await self._mcp(scope, receive, send)
             case path if self._git is not None and path.startswith(GIT):
                 await self._git.answer(scope, receive, send)
+            case path if self._commands is not None and path == EXEC:
+                await self._commands.answer(scope, send)
             case path:
                 await self._answer_anybody(path, send)
 

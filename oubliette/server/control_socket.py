@@ -4,8 +4,10 @@ Messages are JSON objects, one per line. `{"id", "verb": "call", "tool", "argume
 with all rights; with `"progress": true`, lines `{"id", "progress"}` report its progress. `{"id",
 "verb": "status"}` returns the status of the server, and `{"id", "verb": "on_stop", "agents"}` sets
 what becomes of agents at its end (keep, end). The answer is `{"id", "ok": {…}}` or `{"id", "error":
-{code, message, hint, field}}`. The socket has mode 0600 in a 0700 folder, and the peer's user id is
-checked in addition: every user who passes could read the database anyway.
+{code, message, hint, field}}`. After `{"id", "verb": "exec", "arguments"}` the link carries the
+frames of a command, and closes with it (docs/relay-protocol.md). The socket has mode 0600 in a 0700
+folder, and the peer's user id is checked in addition: every user who passes could read the database
+anyway.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import msgspec
 import structlog
 
+from oubliette.actors.container.attached_command import FAIL_SECONDS, PIECE, CommandClient
 from oubliette.errors import ConfigError, HomeInUse, InvalidParameter, NotFound, OublietteError
 from oubliette.json_values import check_values, is_fit, parse
 from oubliette.kit.retry import ask_with_retry
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
+    from oubliette.tools.attached_commands import AttachedCommands
     from oubliette.tools.services import ToolServices
     from oubliette.tools.spec import CallContext
 
@@ -163,6 +167,7 @@ class ControlSocket:
         status: of the server.
         listener: see above.
         on_stop: sets what becomes of agents at the end of the server: `keep` or `end`.
+        commands: those in containers that have clients.
     """
 
     def __init__(
@@ -172,8 +177,11 @@ class ControlSocket:
         status: Mapping[str, Any],
         listener: socket.socket,
         on_stop: Callable[[str], object],
+        *,
+        commands: AttachedCommands,
     ) -> None:
         self._services = services
+        self._commands = commands
         self._home = home
         self._status = dict(status)
         self._listener = listener
@@ -260,11 +268,16 @@ class ControlSocket:
             if first and not line.lstrip().startswith(b"{"):
                 return  # no client of ours, perhaps a program that was led here: no answer
             first = False
-            number, answer = await self._answer(line, writer)
+            number, answer = await self._answer(line, reader, writer)
+            if answer is None:
+                return
             writer.write(_line(number, answer))
             await writer.drain()
 
-    async def _answer(self, line: bytes, writer: StreamWriter) -> tuple[Any, dict[str, Any]]:
+    async def _answer(
+        self, line: bytes, reader: StreamReader, writer: StreamWriter
+    ) -> tuple[Any, dict[str, Any] | None]:
+        """Answer a request; None: it was one for a command, which has ended with its link."""
         try:
             request = parse(line)
         except InvalidParameter as error:
@@ -287,6 +300,11 @@ class ControlSocket:
                 return number, await self._call(
                     context, fields.get("tool"), fields.get("arguments")
                 )
+            case "exec":
+                client = _LinkClient(reader, writer, number)
+                await self._commands.serve(OPERATOR, fields.get("arguments") or {}, client)
+                await client.close()
+                return number, None
             case "on_stop":
                 return number, self._decide_for_agents(fields.get("agents"))
             case verb:
@@ -304,6 +322,34 @@ class ControlSocket:
         except OublietteError as error:
             return _error(error)
         return result.structured if result.is_error else {"ok": result.structured}
+
+
+class _LinkClient(CommandClient):
+    """A link whose request for a command was read; from now on it carries frames."""
+
+    def __init__(self, reader: StreamReader, writer: StreamWriter, number: Any) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._number = number
+
+    async def read(self) -> bytes:
+        return await self._reader.read(PIECE)
+
+    async def write(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def answer(self, answer: dict[str, Any]) -> None:
+        await self.write(_line(self._number, answer))
+
+    async def close(self) -> None:
+        """Close once all is sent, or after a moment."""
+        self._writer.close()
+        try:
+            async with asyncio.timeout(FAIL_SECONDS):
+                await self._writer.wait_closed()
+        except TimeoutError:
+            self._writer.transport.abort()
 
 
 def _teller(writer: StreamWriter, number: Any) -> Callable[[str], None]:

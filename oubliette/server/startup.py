@@ -48,6 +48,7 @@ from oubliette.runtime.store.reader import Reader
 from oubliette.runtime.zipapp import zipapp_path
 from oubliette.server.control_socket import ControlSocket, listening, locked
 from oubliette.tools.agent_endpoint import AgentToolEndpoint
+from oubliette.tools.attached_commands import AttachedCommands
 from oubliette.tools.auth.api_keys import ApiKeys
 from oubliette.tools.auth.rate_limits import RateLimits
 from oubliette.tools.services import ServerCapabilities, ToolServices, commits
@@ -133,6 +134,7 @@ class Startup:
         self._begun: float
         """Wall second before which no file is one that this server is making."""
         self._audit: AuditLog
+        self._commands: AttachedCommands
         self._sessions = SessionTable()
         self.system: System
         self.keys: ApiKeys
@@ -260,6 +262,7 @@ class Startup:
             look=self._folders.problem,
             nodes=None if self.node is None else self.node.open_homes(system, self._reader),
         )
+        self._commands = AttachedCommands(self.services)
 
     async def _forget_session(self, project_id: str, session_id: str) -> None:
         await asyncio.to_thread(self._folders.remove_session, project_id, session_id)
@@ -325,7 +328,12 @@ class Startup:
             availability = EngineAvailability(self._runtime)
             self._stack.push_async_callback(stopping, "presence", availability.aclose)
             self.front = front_of(
-                self.services, self._store, availability, self._claims, self._shares
+                self.services,
+                self._store,
+                availability,
+                self._claims,
+                self._shares,
+                commands=self._commands,
             )
             self.keys.on_revoked.append(self.front.key_ended)
             self.front.bind()
@@ -373,7 +381,12 @@ class Startup:
             "isolation": self._runtime.capabilities.isolation,
         }
         control = ControlSocket(
-            self.services, self.home, status, self._listener, self._decide_for_agents
+            self.services,
+            self.home,
+            status,
+            self._listener,
+            self._decide_for_agents,
+            commands=self._commands,
         )
         await control.start()
         self._stack.push_async_callback(stopping, "control socket", control.aclose)

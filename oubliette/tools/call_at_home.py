@@ -56,7 +56,7 @@ async def call_at_home(
     if tool.runs_on == "new":
         node = await nodes.home_of_new(arguments or {})
         return None if node is None else await _ask(nodes, node, context, tool, arguments, None)
-    project_id = await _project_of(services, context, arguments or {})
+    project_id = await project_of(services, context, arguments or {})
     if project_id is None:
         return None
     for _ in range(ATTEMPTS):
@@ -71,10 +71,10 @@ async def call_at_home(
         if result is not None:
             return result
         nodes.forget(project_id)
-    raise _moves(project_id)
+    raise project_moves(project_id)
 
 
-async def _project_of(
+async def project_of(
     services: ToolServices, context: CallContext, arguments: Mapping[str, Any]
 ) -> str | None:
     """The existing project that a call concerns, if the key reaches it."""
@@ -110,7 +110,7 @@ async def _ask(  # noqa: PLR0917 - the call, and where it goes
         call_id=new_uuid(),
         tool=tool.name,
         arguments=encode(arguments),
-        caller=_identity(context),
+        caller=identity(context),
         project_id=project_id,
         progress_to=None if receiver is None else (nodes.name, receiver.name),
     )
@@ -132,15 +132,16 @@ async def _ask(  # noqa: PLR0917 - the call, and where it goes
             await receiver.stop()
     if answer.moves:
         nodes.forget(project_id or "")
-        raise _moves(project_id)
+        raise project_moves(project_id)
     return answer.result
 
 
-def _moves(project_id: str | None) -> ProjectMoves:
+def project_moves(project_id: str | None) -> ProjectMoves:
     return ProjectMoves(f"project {project_id} is moving to another node", hint="try again")
 
 
-def _identity(context: CallContext) -> CallerIdentity:
+def identity(context: CallContext) -> CallerIdentity:
+    """The part of a context that crosses to another machine."""
     return CallerIdentity(
         **{name: getattr(context, name) for name in CallerIdentity.__struct_fields__}
     )

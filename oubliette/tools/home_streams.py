@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import structlog
 
-from oubliette.errors import InvalidParameter, OublietteError
+from oubliette.errors import InvalidParameter, OublietteError, ProjectMoves
 from oubliette.ids import new_uuid
 from oubliette.kit import Actor, ActorDead, AskTimeout, Down, LocalMessage, Message, Reply, handles
 
@@ -34,6 +34,12 @@ AHEAD: Final = 4
 """Pieces that wait for their reader; it gets all of them at once."""
 
 log = structlog.get_logger("oubliette.tools")
+
+
+class LivesElsewhere(ProjectMoves):
+    """The project has another home than the asking machine believes; nothing was done."""
+
+    code = "lives_elsewhere"
 
 
 class OpenStream(Message, Reply[None]):

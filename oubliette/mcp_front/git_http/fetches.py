@@ -16,7 +16,7 @@ from oubliette.mcp_front.git_http.git_request import GitRequest
 from oubliette.mcp_front.git_http.upload_pack import ClientGone, head_of, upload_pack
 from oubliette.mcp_front.quotas import decrement
 from oubliette.tools.call_at_home import ATTEMPTS
-from oubliette.tools.home_streams import open_at_home
+from oubliette.tools.home_streams import LivesElsewhere, open_at_home
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -50,12 +50,6 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str
     principal: str
     request: GitRequest
-
-
-class _LivesElsewhere(ProjectMoves):
-    """The project has another home than the asking machine believes; nothing was done."""
-
-    code = "lives_elsewhere"
 
 
 class Fetches:
@@ -110,7 +104,7 @@ class Fetches:
                 ) as stream:
                     await stream.read()  # what was begun
                     await _pass_on(stream, fetch)
-            except _LivesElsewhere:
+            except LivesElsewhere:
                 self._nodes.forget(project_id)
             except ActorDead:  # the project may have another home by the next request
                 self._nodes.forget(project_id)
@@ -132,7 +126,7 @@ class Fetches:
         if self._nodes is not None:
             self._nodes.forget(wanted.project_id)  # the other one may know better
             if await self._nodes.home(wanted.project_id, needed=False) is not None:
-                raise _LivesElsewhere(f"project {wanted.project_id} lives elsewhere")
+                raise LivesElsewhere(f"project {wanted.project_id} lives elsewhere")
         with self._place(wanted.principal):
             folder = await self.views.folder(wanted.project_id)
             await end.send(_BEGUN)

@@ -23,6 +23,7 @@ from oubliette.mcp_front.git_http.fetches import Fetch
 from oubliette.mcp_front.git_http.git_request import GIT, GitRefused, as_bearer, parse
 from oubliette.mcp_front.git_http.upload_pack import ClientGone
 from oubliette.mcp_front.transport.http_protocol import connection_of
+from oubliette.mcp_front.transport.running_answers import RunningAnswers
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -48,7 +49,7 @@ log = structlog.get_logger("oubliette.front")
 
 
 class GitHttp:
-    """Answers requests below `/git/`; `stop` once.
+    """Answers requests below `/git/`; `answers.stop` once.
 
     Args:
         fetches: Serves what is admitted.
@@ -68,30 +69,13 @@ class GitHttp:
         self._authenticator = authenticator
         self._quotas = quotas
         self._rates = rates
-        self._stopping = False
-        self._running: set[asyncio.Task[None]] = set()
-
-    async def stop(self) -> None:
-        """Cut the answers that are under way, and refuse others."""
-        self._stopping = True
-        for task in self._running:
-            task.cancel()
-        if self._running:
-            await asyncio.wait(self._running)
+        self.answers = RunningAnswers()
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._stopping:
+        if self.answers.stopping:
             await _answer_text(send, 503, "server stopping")
             return
-        task = asyncio.create_task(self._answer(scope, receive, send))
-        self._running.add(task)
-        try:
-            await asyncio.wait([task])
-        finally:
-            task.cancel()  # no effect unless this request itself was cancelled
-            self._running.discard(task)
-        if not task.cancelled():
-            task.result()
+        await self.answers.run(self._answer(scope, receive, send))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = header(scope["headers"], b"authorization")

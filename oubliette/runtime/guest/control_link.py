@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from oubliette.runtime.containers.unix_socket import Inode
     from oubliette.runtime.guest.messages import Hello
 
+    Window = tuple[int, int]
+    """Rows and columns of a terminal."""
+
 CONNECT_TIMEOUT: Final = 10.0  # seconds for the connection, both proofs and `hello`
 REQUEST_TIMEOUT: Final = 30.0  # seconds for an answer
 MAX_UNREAD: Final = 64 * 1024  # bytes of a connection that wait here for their reader, halved
@@ -254,17 +257,33 @@ class ControlLink:
             raise CommandFailed(verb, kind, str(answer.error.get("message", kind)))
         return answer.ok or {}
 
-    async def start(self, process: StartProcess) -> int:
+    async def start(self, process: StartProcess, window: Window | None = None) -> int:
         """Start a process, or find the one that has this id already; return its pid inside.
 
+        With a `window` it gets a terminal of that size, and ends with its attached link.
+
         Raises:
+            Unavailable: it is to end with its link, and the guest is of a version that cannot.
             CommandFailed: `kind` is `not_found` (the message names the program), `bad_cwd`,
                 `permission`, `invalid` (the message names the field) or `limit`.
         """
         fields = msgspec.to_builtins(process)
         if process.gid is None and process.uid is not None:
             fields["gid"] = process.uid
-        return int((await self.request("start", fields))["pid"])
+        if (window or process.until_detached) and self.version < wire.TERMINALS_SINCE:
+            raise Unavailable(
+                "this container was started by an earlier release, which attaches no command",
+                hint="restart the container: container_stop, then try again",
+            )
+        if window is None:
+            return int((await self.request("start", fields))["pid"])
+        rows, columns = window
+        return int((await self.request("pty", {**fields, "rows": rows, "cols": columns}))["pid"])
+
+    async def resize(self, proc: str, window: Window) -> None:
+        """Set the size of a process's terminal."""
+        rows, columns = window
+        await self.request("resize", {"proc": proc, "rows": rows, "cols": columns})
 
     async def signal(
         self,

@@ -47,6 +47,8 @@ class StartProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     deadline_seconds: float | None = None
     """The process group is killed after this long."""
     merge_stderr: bool = False
+    until_detached: bool = False
+    """It ends with its attached link; the guest forgets it without a request."""
     secret_files: tuple[SecretFile, ...] = ()
 
 

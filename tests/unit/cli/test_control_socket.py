@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from oubliette.actors.container.attached_command import CommandClient
 from oubliette.api.control import ControlClient
 from oubliette.errors import InvalidParameter, NotFound, Unavailable
 from oubliette.json_values import MAX_VALUES
 from oubliette.server import control_socket
 from oubliette.server.control_socket import ControlSocket
+from oubliette.tools.attached_commands import AttachedCommands
+from oubliette.tools.spec import CallContext
 from tests.unit.tools import toolkit
 from tests.unit.tools.toolkit import Bench
 
@@ -42,7 +45,8 @@ async def serving(
     bench: Bench, home: Path, status: dict[str, Any], on_stop: Callable[[str], object] = str
 ) -> AsyncIterator[ControlSocket]:
     with control_socket.listening(home) as listener:
-        made = ControlSocket(bench.services, home, status, listener, on_stop)
+        commands = AttachedCommands(bench.services)
+        made = ControlSocket(bench.services, home, status, listener, on_stop, commands=commands)
         await made.start()
         yield made
         await made.aclose()
@@ -115,6 +119,37 @@ async def test_a_failure_comes_with_its_code_and_hint(home: Path) -> None:
         await client(home, lambda link: link.call("token_revoke", {"token_id": "tok_" + "0" * 26}))
     assert (failed.value.code, failed.value.exit_code) == ("not_found", 3)
     assert failed.value.hint
+
+
+@pytest.mark.usefixtures("opened")
+async def test_a_link_carries_the_frames_of_a_command_and_closes_with_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serve(_: Any, context: CallContext, arguments: Any, command: CommandClient) -> None:
+        assert (context.principal, arguments) == ("operator", {"command": ["sh"]})
+        await command.begin()
+        await command.write(b"first, at once")
+        while (data := await command.read()) != b"bye":
+            await command.write(data.upper())
+
+    def attach(link: ControlClient) -> bytes:
+        carries, received = link.attach({"command": ["sh"], "session_id": None})
+        carries.sendall(b"hello")
+        while not received.endswith(b"HELLO"):
+            received += carries.recv(100)
+        carries.sendall(b"bye")
+        assert carries.recv(100) == b""
+        return received
+
+    monkeypatch.setattr(AttachedCommands, "serve", serve)
+    assert await client(home, attach) == b"first, at onceHELLO"
+
+
+@pytest.mark.usefixtures("opened")
+async def test_a_command_that_is_refused_is_an_error_of_its_request(home: Path) -> None:
+    with pytest.raises(InvalidParameter, match="session_id or project_id"):
+        await client(home, lambda link: link.attach({"command": ["sh"]}))
+    assert (await raw(home, b'{"id": 1, "verb": "exec", "arguments": [1]}\n'))[0]["error"]
 
 
 @pytest.mark.usefixtures("opened")
@@ -243,7 +278,8 @@ async def test_who_comes_before_the_server_runs_is_answered_when_it_does(
         early = asyncio.create_task(client(home, lambda link: link.status()))
         silent = await client(home, lambda link: link.answers(0.05))
         assert not silent
-        made = ControlSocket(bench.services, home, {"pid": 3}, listener, str)
+        commands = AttachedCommands(bench.services)
+        made = ControlSocket(bench.services, home, {"pid": 3}, listener, str, commands=commands)
         await made.start()
         assert await early == {"pid": 3}
         await made.aclose()

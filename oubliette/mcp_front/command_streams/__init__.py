@@ -1,0 +1,1 @@
+"""Commands in containers for clients that attach to them over HTTP."""

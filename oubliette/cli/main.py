@@ -37,6 +37,7 @@ from oubliette.cli.client import completion
 from oubliette.cli.doctor import command
 from oubliette.cli.run import attach, top
 from oubliette.cli.run import command as run_command
+from oubliette.cli.run import exec as exec_command
 from oubliette.cli.serve import command as serve_command
 from oubliette.cli.serve import running_server
 from oubliette.cli.setup import init, mcp
@@ -57,6 +58,7 @@ from oubliette.version import __version__
 EXAMPLES: Final[dict[str, str]] = {
     "run": "oubliette run 'Fix the failing test' --branch main",
     "attach": "oubliette attach 3k9x",
+    "exec": "oubliette exec -it 3k9x sh",
     "top": "oubliette top --home ./trial",
     "serve": "oubliette serve --port 8080 --agent opencode",
     "status": "oubliette status -o json",
@@ -134,6 +136,7 @@ app = typer.Typer(
 )
 app.command("run")(run_command.run)
 app.command("attach")(attach.attach)
+app.command("exec", context_settings={"allow_interspersed_args": False})(exec_command.exec_)
 app.command("top")(top.top)
 app.command("serve")(serve_command.serve)
 app.command("status")(running_server.status)

@@ -130,6 +130,10 @@ def _projects(read: Read, incomplete: str) -> list[Offer]:
     return [*map(Offer, plain), *_ids(odd, incomplete)]
 
 
+def _places(read: Read, incomplete: str) -> list[Offer]:
+    return [*_sessions(read, incomplete), *_projects(read, incomplete)]
+
+
 def _scopes(read: Read, incomplete: str) -> list[Offer]:
     if not incomplete.startswith("project"):
         return [Offer("project:")]
@@ -162,6 +166,7 @@ _SOURCES: Final[dict[str, Source]] = {
     "agent": _agents,
     "document": _documents,
     "key_scope": _scopes,
+    "place": _places,
     "project": _projects,
     "scope": _scopes,
     "session": _sessions,

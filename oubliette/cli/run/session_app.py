@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from rich.text import Text
@@ -17,7 +18,9 @@ from oubliette.contract.events import PermissionRequest, PermissionSettled
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from textual.app import ComposeResult
+    from textual.events import Resize
 
     from oubliette import Event, Oubliette, Session
 
@@ -30,6 +33,8 @@ ANSWERS: Final = {
 _HELP: Final = "Message to the agent. Ctrl-] leaves, Ctrl-C twice interrupts the turn."
 _ASKED: Final = "y: allow once. s: allow for the session. n: deny. Or a message."
 
+MOST: Final = 10_000
+"""Entries of a transcript, and lines, that are kept."""
 HISTORY: Final = 1000
 """Events before the present that are shown."""
 
@@ -38,6 +43,32 @@ async def shown_from(ob: Oubliette, session_id: str) -> int:
     """Return the index of the event after which a transcript begins: few are before the present."""
     last = (await ob.call("session_get", session_id=session_id))["last_index"]
     return max(-1, last - HISTORY)
+
+
+class TranscriptLog(RichLog):
+    """Transcript that is wrapped to the width of the window, again when that changes."""
+
+    def __init__(self) -> None:
+        super().__init__(wrap=True, markup=False, highlight=False, max_lines=MOST, min_width=1)
+        self._entries: deque[RenderableType] = deque(maxlen=MOST)
+        self._width = 0
+
+    def add(self, entry: RenderableType) -> None:
+        """Write an entry below the others."""
+        self._entries.append(entry)
+        self.write(entry, expand=True)
+
+    def on_resize(self, event: Resize) -> None:
+        """Wrap all entries again, and show the same part of them."""
+        width, self._width = self._width, event.size.width
+        if width in {0, self._width}:
+            return
+        at_end, place = self.is_vertical_scroll_end, self.scroll_y / max(1, self.max_scroll_y)
+        self.clear()
+        for entry in self._entries:
+            self.write(entry, expand=True, scroll_end=at_end)
+        if not at_end:
+            self.scroll_to(y=place * self.max_scroll_y, animate=False)
 
 
 class SessionApp(App[None]):
@@ -51,7 +82,7 @@ class SessionApp(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    RichLog { height: 1fr; background: $background; scrollbar-size-vertical: 1; }
+    TranscriptLog { height: 1fr; background: $background; scrollbar-size-vertical: 1; }
     #doing { height: auto; max-height: 14; }
     Input { border: none; border-top: solid $secondary; height: 2; padding: 0; }
     """
@@ -73,13 +104,13 @@ class SessionApp(App[None]):
 
     def compose(self) -> ComposeResult:
         """Yield the transcript, the line of what the session does, and that of messages."""
-        yield RichLog(wrap=True, markup=False, highlight=False, max_lines=10_000)
+        yield TranscriptLog()
         yield Static(id="doing")
         yield Input(placeholder=_HELP)
 
     def on_mount(self) -> None:
         """Begin to read, and to count the seconds of what the session does."""
-        self.query_one(RichLog).can_focus = False
+        self.query_one(TranscriptLog).can_focus = False
         self.query_one(Input).focus()
         self.set_interval(0.25, self._draw)
         self._go_on()
@@ -108,9 +139,9 @@ class SessionApp(App[None]):
                 self._open.pop(request_id, None)
             case _:
                 pass
-        log = self.query_one(RichLog)
+        log = self.query_one(TranscriptLog)
         for passage in self._events.passages(event):
-            log.write(drawn(passage))
+            log.add(drawn(passage))
         self.query_one(Input).placeholder = _ASKED if self._open else _HELP
         self._draw()
 
@@ -119,7 +150,7 @@ class SessionApp(App[None]):
         self.query_one("#doing", Static).update(bottom(self._events, self.size.width))
 
     def _say(self, text: str, style: str) -> None:
-        self.query_one(RichLog).write(Text(text, style=style))
+        self.query_one(TranscriptLog).add(Text(text, style=style))
 
     async def on_input_submitted(self, given: Input.Submitted) -> None:
         """Answer the oldest question, or send a message."""

@@ -11,8 +11,10 @@ from textual.app import App
 from textual.binding import Binding
 from textual.widgets import Input, RichLog, Static
 
-from oubliette.cli.client.following import AGAIN_SECONDS
-from oubliette.cli.terminal.screen import bottom, drawn
+from oubliette.api.events.cursors import TreeCursor, page_of
+from oubliette.cli.client.following import AGAIN_SECONDS, CALL_SECONDS, WAIT
+from oubliette.cli.terminal.choices import AT_REST
+from oubliette.cli.terminal.screen import bottom, drawn, name_of
 from oubliette.cli.terminal.transcript import Transcript
 from oubliette.contract.events import PermissionRequest, PermissionSettled
 from oubliette.errors import OublietteError
@@ -40,9 +42,13 @@ HISTORY: Final = 1000
 
 
 async def shown_from(ob: Oubliette, session_id: str) -> int:
-    """Return the index of the event after which a transcript begins: few are before the present."""
+    """Return the `seq` after which a transcript begins: few events are before the present."""
     last = (await ob.call("session_get", session_id=session_id))["last_index"]
-    return max(-1, last - HISTORY)
+    if last <= HISTORY:
+        return -1
+    asked = {"session_id": session_id, "since_index": last - HISTORY, "max_events": 1}
+    events = page_of(await ob.call("session_events", **asked)).events
+    return events[0].seq - 1 if events else -1
 
 
 class TranscriptLog(RichLog):
@@ -72,12 +78,12 @@ class TranscriptLog(RichLog):
 
 
 class SessionApp(App[None]):
-    """The session, with its last events; the app ends when the user leaves.
+    """The session and those below it, with their last events; it ends when the user leaves.
 
     Args:
         ob: Connected as who may converse with it.
         session: The session.
-        after: Index of the event after which the transcript begins.
+        after: `seq` of the event after which the transcript begins.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -95,8 +101,10 @@ class SessionApp(App[None]):
         super().__init__()
         self._ob = ob
         self._session = session
-        self._after = after
+        self._cursor = TreeCursor(after)
         self._events = Transcript()
+        self._named = session.id
+        """Session of the last passage, which is named where another one goes on."""
         self._open: dict[str, PermissionRequest] = {}
         """Requests that are not decided, in the order in which they came."""
         self._interrupts_until = 0.0
@@ -123,9 +131,21 @@ class SessionApp(App[None]):
 
     async def _read(self) -> None:
         try:
-            async for event in self._session.events(after=self._after, follow=True):
-                self._after = event.index
-                self._show(event)
+            finished = False
+            while not finished:
+                page = page_of(
+                    await self._ob.call(
+                        "session_events",
+                        session_id=self._session.id,
+                        since_index=self._cursor.after,
+                        include_children=True,
+                        wait_seconds=WAIT,
+                        timeout=CALL_SECONDS,
+                    )
+                )
+                for event in self._cursor.take(page):
+                    self._show(event)
+                finished = page.status in AT_REST and not page.more
         except OublietteError as error:
             self._say(f"error: {error.message}", "red")
         finally:
@@ -141,6 +161,9 @@ class SessionApp(App[None]):
                 pass
         log = self.query_one(TranscriptLog)
         for passage in self._events.passages(event):
+            if passage.session_id != self._named:
+                self._named = passage.session_id
+                log.add(name_of(passage))
             log.add(drawn(passage))
         self.query_one(Input).placeholder = _ASKED if self._open else _HELP
         self._draw()

@@ -137,12 +137,11 @@ class Screen:
         before, self._speaker = self._speaker, passage.session_id
         if before is None or before == passage.session_id:
             return
-        indent = " " * _INDENT * passage.level
         if self._live is None:
+            indent = " " * _INDENT * passage.level
             self._stream.write(f"{indent}── {clean(passage.session_id)}\n")
         else:
-            name = clean(passage.session_id)[-SHORT:]
-            self._live.console.print(f"{indent}── {name}", style="cyan", markup=False)
+            self._live.console.print(name_of(passage))
 
 
 def bottom(transcript: Transcript, width: int) -> RenderableType:
@@ -168,6 +167,14 @@ def bottom(transcript: Transcript, width: int) -> RenderableType:
         return spinner
     tail = Text(text).wrap(Console(), width)[-_TAIL_LINES:]
     return Group(Text("\n").join(tail), spinner)
+
+
+def name_of(passage: Passage) -> RenderableType:
+    """Return the line above the passages of a session where another one was before."""
+    from rich.text import Text
+
+    name = clean(passage.session_id)[-SHORT:]
+    return Text(f"{' ' * _INDENT * passage.level}── {name}", style="cyan")
 
 
 def drawn(passage: Passage) -> RenderableType:

@@ -56,7 +56,7 @@ from oubliette.errors import OublietteError
 from oubliette.version import __version__
 
 EXAMPLES: Final[dict[str, str]] = {
-    "run": "oubliette run 'Fix the failing test' --branch main",
+    "run": "oubliette run ./shop 'Fix the failing test' --max-cost 2",
     "attach": "oubliette attach 3k9x",
     "exec": "oubliette exec -it 3k9x sh",
     "top": "oubliette top --home ./trial",
@@ -132,7 +132,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["--help", "-h"]},
     epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 not found, 4 denied, 5 timeout, 6 limit,"
-    " 7 exists already, 8 no server.\n\nDocuments: oubliette docs.",
+    " 7 exists already, 8 no server, 9 an answer is needed, 124 out of time, 130 interrupted."
+    "\n\nDocuments: oubliette docs.",
 )
 app.command("run")(run_command.run)
 app.command("attach")(attach.attach)

@@ -392,6 +392,54 @@ def test_a_program_gets_one_document(desk: Desk) -> None:
 
 
 @pytest.mark.whole
+def test_a_result_by_a_schema_is_json_and_made_with_a_tool_of_the_user(desk: Desk) -> None:
+    """Steps: a tool and a schema, from another folder; a result that is not valid; its events."""
+    (desk.home.parent / "shop_tools.py").write_text(
+        'def price(item: str) -> int:\n    """Return the price.\n\n    Args:\n        item: What."""\n'
+        "    return len(item)\n"
+    )
+    schema = desk.home.parent / "bill.json"
+    schema.write_text('{"type": "object", "required": ["sum"]}')
+    task = 'call program_price {"item": "tea"}\nsay {"sum": 3}'
+    words = ["--tool", "python:shop_tools.price", "--returns", str(schema), "--quiet"]
+    done = desk.run("run", "shop", task, *words, folder=desk.home.parent)
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"sum": 3}\n', "")
+
+    done = desk.run("run", "say []", "--returns", str(schema))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the agent gave no bill in 3 answers" in done.stderr
+    assert "drop it   oubliette drop" in done.stderr
+
+    done = desk.run("run", "say hello", "--events")
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert events[0]["type"] == "status"
+    assert [each["final_text"] for each in events if each["type"] == "completion"] == ["hello"]
+
+
+@pytest.mark.whole
+def test_a_session_is_gone_on_with_and_left_where_it_asks_and_nothing_can_answer(
+    desk: Desk,
+) -> None:
+    """Steps: a first turn; on with it; by its id; a question; a limit of the cost."""
+    assert desk.run("run", "remember ticket 4711").returncode == 0
+    (first,) = desk.sessions
+    done = desk.run("run", "recall ticket", "--continue")
+    assert (done.returncode, done.stdout) == (0, "4711\n"), done.stderr
+    done = desk.run("run", "ask sell the shop", "--session", first["session_id"][-6:])
+    assert done.returncode == 9, done.stderr
+    (session,) = desk.sessions
+    assert (session["status"], session["turn_count"]) == ("running", 3)
+    assert f"oubliette permit {session['session_id']}" in done.stderr
+    assert desk.run("permit", session["session_id"]).returncode == 0
+
+    done = desk.run(
+        "run", 'usage 5 9\ncall session_message {"message": "say hello"}', "--max-cost", "1"
+    )
+    assert "max_cost_usd" in done.stdout, done.stderr
+
+
+@pytest.mark.whole
 def test_what_cannot_be_dropped_stays_as_it_is(desk: Desk) -> None:
     """Steps: a project by a run; a session in its default workspace; drop it."""
     assert desk.run("run", "say hello").returncode == 0

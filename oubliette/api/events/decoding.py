@@ -39,6 +39,17 @@ def decode_event(data: Mapping[str, Any]) -> Event:
         return UnknownEvent(**_head(whole), data=whole, problem=str(error) or repr(error))
 
 
+def encode_event(event: Event) -> dict[str, Any]:
+    """Return the JSON object that describes an event; fields that it does not have are left out."""
+    if isinstance(event, UnknownEvent):
+        return event.data
+    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(event))
+    if isinstance(event, SystemEvent | LargeEvent):
+        fields |= fields.pop("data")
+    absent = [name for name in ("turn", "redelivered") if not fields[name]]
+    return {name: value for name, value in fields.items() if name not in absent}
+
+
 def _head(data: dict[str, Any]) -> dict[str, Any]:
     """Return the common fields; one of the wrong type has its default."""
     found: dict[str, Any] = {"type": ""}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -23,6 +24,32 @@ AGAIN_SECONDS: Final = 2.0
 """Time after a Ctrl-C within which another one interrupts the turn."""
 INTERRUPTS: Final = "Interrupting the turn. Ctrl-C again leaves the session as it is."
 LEAVES: Final = f"Detached; it runs on. Ctrl-C within {AGAIN_SECONDS:g} s interrupts the turn."
+TIME_LIMITS: Final = frozenset({"max_turn_seconds", "max_wall_seconds"})
+
+
+class ExitCode(IntEnum):
+    """Exit code of a command that waits for a turn; errors have theirs in the tree of errors."""
+
+    done = 0
+    failed = 1
+    limit = 6
+    answer_needed = 9
+    out_of_time = 124  # that of timeout(1)
+    interrupted = 130
+
+
+def exit_code(status: str, limit: str | None) -> ExitCode:
+    """Return the exit code for the end of a turn.
+
+    Args:
+        status: That of its completion.
+        limit: Name of the limit that was reached in it; None: there was none.
+    """
+    if status == "completed":
+        return ExitCode.done
+    if limit in TIME_LIMITS:
+        return ExitCode.out_of_time
+    return ExitCode.failed if limit is None else ExitCode.limit
 
 
 def log(
@@ -68,17 +95,17 @@ def follow(home: str | None, session_id: str, index: int, output: Format) -> Non
     """Show the events after `index` until the requested turns are over.
 
     A pipe gets the text of the last turn alone. Ctrl-C leaves the session running, another one soon
-    after it interrupts the turn.
+    after it interrupts the turn. Without a terminal it leaves a session that asks for permission.
 
     Raises:
-        typer.Exit: with code 1 if the session or its turn failed.
+        typer.Exit: with an `ExitCode`.
         KeyboardInterrupt: the user has left.
     """
     following = _Following(home, session_id, index)
     with shown(output, to_person()) as show:
         while True:
             try:
-                failed = following.to_the_end(show)
+                code = following.to_the_end(show)
                 break
             except KeyboardInterrupt:
                 note(LEAVES)
@@ -90,10 +117,20 @@ def follow(home: str | None, session_id: str, index: int, output: Format) -> Non
                     raise
                 note(INTERRUPTS)
                 call(home, "session_interrupt", {"session_id": session_id})
+    if code is ExitCode.answer_needed:
+        note_answer_needed(session_id, home)
     answers = output is Format.text and not sys.stdout.isatty()
-    if answers and not failed and following.final_text:
+    if answers and code is ExitCode.done and following.final_text:
         sys.stdout.write(following.final_text.rstrip("\n") + "\n")
-    raise typer.Exit(1 if failed else 0)
+    raise typer.Exit(code)
+
+
+def note_answer_needed(session_id: str, home: str | None) -> None:
+    """Note how to answer what a session asks, where that cannot be done here."""
+    where = session_id + home_option(home)
+    note("It waits for a permission, which cannot be given here: this is no terminal. It runs on:")
+    note(f"  oubliette permit {where}")
+    note(f"  oubliette attach {where}")
 
 
 class _Following:
@@ -110,10 +147,17 @@ class _Following:
         self._session_id = session_id
         self._index = index
         self._status = "completed"
+        self._limit: str | None = None
+        self._asked: set[str] = set()
+        """Requests for permission that are not decided."""
         self.final_text: str | None = None
 
-    def to_the_end(self, show: Callable[[dict[str, Any]], None]) -> bool:
-        """Show events until the turns are over; return whether one failed or was interrupted."""
+    def to_the_end(self, show: Callable[[dict[str, Any]], None]) -> ExitCode:
+        """Show events until the turns are over, or one needs an answer that has to come from here.
+
+        Returns:
+            The exit code for the last turn.
+        """
         while True:
             asked = {
                 "session_id": self._session_id,
@@ -123,12 +167,29 @@ class _Following:
             page = call(self._home, "session_events", asked, CALL_SECONDS)
             for event in page["events"]:
                 self._index = event["index"]
-                if event["type"] == "completion":
-                    self._status, self.final_text = event["status"], event.get("final_text")
+                self._note(event)
                 show(event)
             self._index = page["last_index"]
             if page["completed"] and not page["more"]:
-                return self._status != "completed" or page["failed"]
+                code = exit_code(self._status, self._limit)
+                return ExitCode.failed if page["failed"] and code is ExitCode.done else code
+            if self._asked and not page["more"] and not sys.stdin.isatty():
+                return ExitCode.answer_needed
+
+    def _note(self, event: dict[str, Any]) -> None:
+        match event:
+            case {"type": "completion", "status": status}:
+                self._status, self.final_text = status, event.get("final_text")
+            case {"type": "status", "status": "running"}:
+                self._limit = None  # a turn begins
+            case {"type": "error", "kind": "limit", "limit": limit}:
+                self._limit = limit
+            case {"type": "permission_request", "request_id": asked}:
+                self._asked.add(asked)
+            case {"type": "permission_settled", "request_id": asked}:
+                self._asked.discard(asked)
+            case _:
+                pass
 
 
 def _again() -> bool:

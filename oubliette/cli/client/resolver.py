@@ -95,6 +95,26 @@ def fitting(kind: Kind, given: str, candidates: Iterable[str]) -> str:
     return the_one(kind, given, sorted(fit))
 
 
+def latest_session(home: str | None, project_id: str | None = None) -> str:
+    """The id of the newest session that has no parent, of a project or of all.
+
+    Raises:
+        NotFound: there is none.
+    """
+    from oubliette.cli.client.calls import call
+
+    cursor: str | None = None
+    while True:
+        wanted = {"project_id": project_id, "newest_first": True, "cursor": cursor}
+        page = call(home, "session_list", wanted)
+        for each in page["sessions"]:
+            if each["parent_session_id"] is None:
+                return str(each["session_id"])
+        cursor = page["next_cursor"]
+        if cursor is None:
+            raise NotFound("there is no session to go on with", hint="start one: oubliette run '…'")
+
+
 def the_one(kind: Kind, given: str, found: list[str]) -> str:
     """The only one of `found`.
 

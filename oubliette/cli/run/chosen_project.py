@@ -11,7 +11,7 @@ from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.client.tools import HomeServer
 from oubliette.cli.terminal.output import note
 from oubliette.cli.terminal.progress import shown
-from oubliette.errors import AlreadyExists, InvalidParameter
+from oubliette.errors import AlreadyExists, InvalidParameter, NotFound
 from oubliette.user_paths import expanded, working_folder
 
 if TYPE_CHECKING:
@@ -93,11 +93,10 @@ def project_of(home: str | None, place: Path, source: Source) -> str:
     if not source.dirty and (changed := source.changed_files()):
         files = "1 file has" if changed == 1 else f"{changed} files have"
         note(f"{files} uncommitted changes, which stay here; --dirty brings them.")
-    for project in pages(home, "project_list", "projects", {}):
-        if source.is_of(project.get("repository")):
-            with shown(f"fetching {source.shown}") as report:
-                _call(server, "repository_fetch", {"project_id": project["id"]}, report)
-            return str(project["id"])
+    if (known := _known(home, source)) is not None:
+        with shown(f"fetching {source.shown}") as report:
+            _call(server, "repository_fetch", {"project_id": known}, report)
+        return known
     with shown(f"cloning {source.shown}") as report:
         for number in range(1, _NAMES):
             name = source.name if number == 1 else f"{source.name}-{number}"
@@ -113,6 +112,28 @@ def project_of(home: str | None, place: Path, source: Source) -> str:
             )
     note(f"Project {made['name']} is a clone of {source.shown}.")
     return str(made["id"])
+
+
+def used_before(home: str | None, source: Source) -> str:
+    """Return the id of the project of a source, which is left as it is.
+
+    Raises:
+        NotFound: there is none.
+    """
+    known = _known(home, source)
+    if known is None:
+        raise NotFound(
+            f"there is no project of {source.shown}, and no session to go on with",
+            hint="start one without --continue",
+        )
+    return known
+
+
+def _known(home: str | None, source: Source) -> str | None:
+    for project in pages(home, "project_list", "projects", {}):
+        if source.is_of(project.get("repository")):
+            return str(project["id"])
+    return None
 
 
 def named(home: str | None, project: str) -> str:

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+import io
+import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from oubliette.cli.terminal import choices
-from oubliette.cli.terminal.output import Format, Home, Output, home_option, note, print_json
+from oubliette.cli.terminal.output import (
+    Format,
+    Home,
+    Output,
+    home_option,
+    note,
+    print_json,
+    without_notes,
+)
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from oubliette.cli.run.conversation import Outcome
+    from oubliette.cli.run.chosen_project import Source
+    from oubliette.cli.run.conversation import Outcome, RunTask
 
 _ENDINGS: Final = {"failed": "The turn has failed.", "interrupted": "The turn was interrupted."}
 
 
-def run(  # noqa: PLR0917 - one parameter per option
-    prompt: Annotated[
-        str, typer.Argument(help="Task for the agent; - reads it from standard input.")
-    ],
+def run(  # noqa: PLR0913, PLR0917 - one parameter per option
+    first: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="DIR", help="Folder of the checkout to work on; unset: the current one."
+        ),
+    ] = None,
+    second: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT", help="Task for the agent; - reads it from standard input."
+        ),
+    ] = None,
     repo: Annotated[
         str | None,
         typer.Option(
@@ -40,6 +61,13 @@ def run(  # noqa: PLR0917 - one parameter per option
         str | None,
         typer.Option(help="Work in this project (id or name) instead of on a repository."),
     ] = None,
+    go_on: Annotated[
+        bool, typer.Option("--continue", "-c", help="Go on with the latest session of the project.")
+    ] = False,
+    session: Annotated[
+        str | None,
+        typer.Option(metavar="SESSION", help="Go on with this one; its id may be abbreviated."),
+    ] = None,
     agent: Annotated[
         str | None, typer.Option(metavar=choices.AGENT, help="Agent; else the server's.")
     ] = None,
@@ -52,6 +80,32 @@ def run(  # noqa: PLR0917 - one parameter per option
             " Unset: ask at a terminal, else the server's.",
         ),
     ] = None,
+    max_cost: Annotated[
+        float | None,
+        typer.Option(
+            metavar="USD", min=0, help="Cost after which no further agent works, children included."
+        ),
+    ] = None,
+    tools: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tool",
+            metavar="python:MODULE.FUNCTION",
+            help="Function that the agent may call, here; give it again for more.",
+        ),
+    ] = None,
+    returns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCHEMA.json", help="JSON Schema of the result, which is printed as JSON."
+        ),
+    ] = None,
+    events: Annotated[
+        bool, typer.Option("--events", help="Print events as JSON lines, and no transcript.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the answer alone, and errors.")
+    ] = False,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
@@ -60,57 +114,145 @@ def run(  # noqa: PLR0917 - one parameter per option
     Your files are only read. The agent works in a container on a branch of its own. Ctrl-C
     leaves it running, a second one at once interrupts it. A pipe gets its last message alone.
     """
-    from oubliette.cli.run import chosen_project
+    folder, prompt = (None, first) if second is None else (first, second)
+    if prompt is None:
+        raise typer.BadParameter("give the task", param_hint="PROMPT")
+    source_given = folder or repo or branch or dirty
+    _check_together(
+        {
+            "DIR and --repo": folder and repo,
+            "--project and --session": project and session,
+            "--continue and --session": go_on and session,
+            "--project and a repository": project and source_given,
+            "--session and a repository": session and source_given,
+            "--agent and a session to go on with": agent and (go_on or session),
+            "--max-cost and a session to go on with": max_cost is not None and (go_on or session),
+            "--events and -o json": events and output is Format.json,
+            "--events and --returns": events and returns,
+        }
+    )
+    from oubliette.cli.run import chosen_project, conversation, named_parts
     from oubliette.cli.serve import background
     from oubliette.config.loader import find_home
 
-    if project is not None and (repo is not None or branch is not None or dirty):
-        raise typer.BadParameter("--repo, --branch and --dirty are for work on a repository")
-    task = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
-    source = None if project else chosen_project.Source(repo, branch, dirty=dirty)
+    options = {"agent": agent, "model": model, "autonomy": autonomy}
+    functions = [named_parts.tool_named(each) for each in tools or ()]
+    described = None if returns is None else named_parts.result_described(returns)
+    source = None
+    if project is None and session is None:
+        source = chosen_project.Source(folder or repo, branch, dirty=dirty)
     place = find_home(home)
-    server = background.found_or_started(place)
+    with without_notes() if quiet else nullcontext():
+        server = background.found_or_started(place)
+        project_id, session_id = _where(home, place, source, project, session, go_on=go_on)
+        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
+        task = conversation.RunTask(
+            project_id, text, options, session_id, functions, described, max_cost,
+            events=events, quiet=quiet,
+        )  # fmt: skip
+        outcome = _with_key(place, server.url, task)
+        changes = _leave(home, outcome, task, folder or "." if source and not repo else None)
+    _print_result(outcome, task, changes, output)
+    raise typer.Exit(outcome.exit_code)
+
+
+def _check_together(pairs: dict[str, object]) -> None:
+    """Refuse options that exclude each other.
+
+    Args:
+        pairs: Their names, and whether both were given.
+    """
+    for names, both in pairs.items():
+        if both:
+            raise typer.BadParameter(f"{names} exclude each other")
+
+
+def _where(
+    home: str | None,
+    place: Path,
+    source: Source | None,
+    project: str | None,
+    session: str | None,
+    *,
+    go_on: bool,
+) -> tuple[str, str | None]:
+    """Return the ids of the project, and of the session to go on with.
+
+    Args:
+        home: As given on the command line.
+        place: Folder of the server.
+        source: The repository to work on; None: another option names the place.
+        project: As given.
+        session: As given.
+        go_on: Whether it is the latest session of the project.
+    """
+    from oubliette.cli.client.calls import call
+    from oubliette.cli.client.resolver import latest_session, whole_id
+    from oubliette.cli.run import chosen_project
+
+    if session is not None:
+        session_id = whole_id(home, "session", session)
+        found = call(home, "session_get", {"session_id": session_id})
+        return str(found["project_id"]), session_id
     if source is None:
         project_id = chosen_project.named(home, project or "")
+    elif go_on:
+        project_id = chosen_project.used_before(home, source)
     else:
-        project_id = chosen_project.project_of(home, place, source)
-    given = {"agent": agent, "model": model, "autonomy": autonomy}
-    outcome = _with_key(place, server.url, project_id, task, given)
-    changes = _leave(home, outcome, in_checkout=source is not None and repo is None)
-    if output is Format.json:
-        print_json({**outcome.fields, "changes": changes})
-    elif outcome.status == "completed" and not sys.stdout.isatty() and outcome.final_text:
-        sys.stdout.write(outcome.final_text.rstrip("\n") + "\n")
-    raise typer.Exit(_exit_code(outcome))
+        return chosen_project.project_of(home, place, source), None
+    return project_id, latest_session(home, project_id) if go_on else None
 
 
-def _with_key(place: Path, url: str, project_id: str, task: str, given: dict[str, Any]) -> Outcome:
-    """Run the session with a key that exists as long as this command."""
+def _with_key(place: Path, url: str, task: RunTask) -> Outcome:
+    """Run the task with a key that exists as long as this command."""
     import asyncio
 
     from oubliette.cli.run import conversation
 
-    options = {name: value for name, value in given.items() if value is not None}
-    with conversation.key_of_operator(place, f"project:{project_id}", "oubliette run") as key:
-        return asyncio.run(conversation.converse(url, key, project_id, task, **options))
+    scope = f"project:{task.project_id}"
+    with conversation.key_of_operator(place, scope, "oubliette run") as key:
+        return asyncio.run(conversation.converse(url, key, task))
 
 
-def _exit_code(outcome: Outcome) -> int:
-    if outcome.left or outcome.interrupted:
-        return 130
-    return 0 if outcome.status == "completed" else 1
+def _print_result(
+    outcome: Outcome, task: RunTask, changes: dict[str, int] | None, output: Format
+) -> None:
+    """Print what a program reads; where a person reads stdout, the transcript has it.
+
+    Raises:
+        OublietteError: there is no result of the wanted form, or the tools were not called.
+    """
+    done = outcome.status == "completed" and outcome.problem is None
+    if output is Format.json:
+        result = {} if task.returns is None else {"result": outcome.result}
+        print_json({**outcome.fields, **result, "changes": changes})
+    elif done and task.returns is not None:
+        print_json(outcome.result)
+    elif done and not task.events and (task.quiet or not sys.stdout.isatty()):
+        text = (outcome.final_text or "").rstrip("\n")
+        sys.stdout.write(f"{text}\n" if text else "")
+    if outcome.problem is not None:
+        raise outcome.problem
 
 
-def _leave(home: str | None, outcome: Outcome, *, in_checkout: bool) -> dict[str, int] | None:
+def _leave(
+    home: str | None, outcome: Outcome, task: RunTask, checkout: str | None
+) -> dict[str, int] | None:
     """Print the diff and how to go on; return the size of the diff, None if there is none.
 
     Args:
         home: As given on the command line.
         outcome: Of the turn.
-        in_checkout: Whether the changes are for the checkout of the current folder.
+        task: What was asked for.
+        checkout: Folder of the checkout that the changes are for; None: there is none.
     """
     session_id = outcome.session_id
     where = home_option(home)
+    if outcome.asks:
+        from oubliette.cli.client.following import note_answer_needed
+
+        note_answer_needed(session_id, home)
+        return None
     if outcome.left:
         note(f"{session_id} goes on. Come back to it:")
         note(f"  oubliette attach {session_id}{where}")
@@ -119,15 +261,16 @@ def _leave(home: str | None, outcome: Outcome, *, in_checkout: bool) -> dict[str
         return None
     changes = None
     try:
-        changes = _show_diff(home, session_id)
+        changes = _show_diff(home, session_id, task)
     except OublietteError as error:
         note(f"No diff: {error.message}" + (f" ({error.hint})" if error.hint else ""))
     if outcome.status != "completed":
         note(_ENDINGS.get(outcome.status, f"The turn is {outcome.status}."))
     note("")
     may_have_changed = changes is None or changes["files"]
-    if may_have_changed and in_checkout:
-        note(f"  take it   oubliette apply {session_id}{where}")
+    if may_have_changed and checkout is not None:
+        there = "" if checkout == "." else f"cd {shlex.quote(checkout)} && "
+        note(f"  take it   {there}oubliette apply {session_id}{where}")
     elif may_have_changed:
         note(f"  take it   oubliette export {session_id} changes.patch{where}")
     note(f"  drop it   oubliette drop {session_id}{where}")
@@ -135,9 +278,10 @@ def _leave(home: str | None, outcome: Outcome, *, in_checkout: bool) -> dict[str
     return changes
 
 
-def _show_diff(home: str | None, session_id: str) -> dict[str, int]:
+def _show_diff(home: str | None, session_id: str, task: RunTask) -> dict[str, int]:
     """Print the diff; return its size."""
     from oubliette.cli import diff
     from oubliette.cli.terminal.screen import to_person
 
-    return diff.show(home, {"session_id": session_id, "format": "patch"}, to_person())
+    stream = io.StringIO() if task.quiet else sys.stderr if task.events else to_person()
+    return diff.show(home, {"session_id": session_id, "format": "patch"}, stream)

@@ -5,22 +5,32 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 import oubliette
-from oubliette.cli.client.following import AGAIN_SECONDS, INTERRUPTS, LEAVES
+from oubliette.api.events.decoding import encode_event
+from oubliette.api.results import ResultType, ask_for_result
+from oubliette.cli.client.following import (
+    AGAIN_SECONDS,
+    INTERRUPTS,
+    LEAVES,
+    ExitCode,
+    exit_code,
+)
 from oubliette.cli.client.tools import HomeServer
-from oubliette.cli.terminal.output import note
+from oubliette.cli.terminal.output import note, print_json
 from oubliette.cli.terminal.screen import Screen, to_person
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
-    from oubliette import Session, SessionInfo
+    from oubliette import Event, Session, SessionInfo, Turn, TurnResult
+    from oubliette.api.callers.caller_loops import OnPermission
+    from oubliette.errors import OublietteError
 
 SCRIPTED: Final = "scripted"
 """Agent that works without a model, and understands no task."""
@@ -53,6 +63,29 @@ def key_of_operator(home: Path, scope: str, name: str) -> Generator[str]:
         server.call("token_revoke", {"token_id": key["token_id"]})
 
 
+class RunTask(NamedTuple):
+    """Task for an agent, and the form in which the user sees its work."""
+
+    project_id: str
+    prompt: str
+    options: dict[str, Any]
+    """`agent`, `model`, `autonomy`; None: it was not given."""
+    session_id: str | None = None
+    """The session to go on with; None: a new one, in a workspace of its own."""
+    tools: Sequence[Callable[..., Any]] = ()
+    returns: ResultType[Any] | None = None
+    max_cost_usd: float | None = None
+    events: bool = False
+    """Whether events are printed as JSON lines, and no transcript."""
+    quiet: bool = False
+    """Whether nothing but questions is shown."""
+
+    @property
+    def shows(self) -> bool:
+        """Whether there is a transcript."""
+        return not (self.events or self.quiet)
+
+
 class Outcome:
     """State of a session when the terminal is done with it.
 
@@ -67,10 +100,28 @@ class Outcome:
         self.status = "running"
         self.final_text: str | None = None
         """The agent's last message; of a failed turn, the reason."""
+        self.limit: str | None = None
+        """Name of the limit that was reached in the last turn."""
+        self.result: Any = None
+        """The value that the schema describes."""
+        self.problem: OublietteError | None = None
+        """The reason for which there is none, or for which the tools were not called."""
         self.left = False
-        """Whether the user left it running."""
+        """Whether it was left running: by the user, or as it asks what cannot be answered here."""
+        self.asks = False
+        """Whether it was left for such a question."""
         self.interrupted = False
         """Whether the user had its turn interrupted."""
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of the command."""
+        if self.asks:
+            return ExitCode.answer_needed
+        if self.left or self.interrupted:
+            return ExitCode.interrupted
+        code = exit_code(self.status, self.limit)
+        return self.problem.exit_code if self.problem and code is ExitCode.done else code
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -89,48 +140,60 @@ class Outcome:
         }
 
 
-async def converse(url: str, key: str, project_id: str, prompt: str, **options: Any) -> Outcome:
-    """Run a session in a workspace of its own, and print its events until its turn ends.
+async def converse(url: str, key: str, task: RunTask) -> Outcome:
+    """Give a task to an agent, and print what happens until it is done.
 
-    Ctrl-C leaves the session running, another one soon after it interrupts the turn.
+    Ctrl-C leaves the session running, another one soon after it interrupts the turn. A question
+    leaves it too where it cannot be answered.
 
     Args:
         url: Of the server.
         key: Of the principal whose session it is.
-        project_id: Id of the project.
-        prompt: For the agent.
-        options: `agent`, `model`, `autonomy`.
+        task: The task.
     """
     screen = Screen(to_person())
-    asks = sys.stdin.isatty() and options.get("autonomy") in {None, "ask", "low", "medium", "high"}
+    asks = sys.stdin.isatty() and task.options.get("autonomy") != "off"
     async with oubliette.connect(url, key, on_exit="keep") as ob:
-        project = await ob.project(project_id)
-        session = await project.spawn(
-            prompt,
-            new_workspace=True,
-            on_permission=_Terminal(screen).decide if asks else None,
-            **options,
-        )
+        session, after = await _begin(ob, task, _Terminal(screen).decide if asks else None)
         outcome = Outcome(await session.get())
         _introduce(outcome.session)
-        if outcome.session.agent == SCRIPTED and "agent" not in options:
+        if outcome.session.agent == SCRIPTED and task.options.get("agent") is None:
             note(
                 "No agent with a model is configured: the scripted one repeats the prompt. --agent"
                 " takes another; oubliette doctor shows which there are, and what they need."
             )
-        going = asyncio.Event()
-        going.set()
-        printing = asyncio.create_task(
-            _show_events(session, outcome, going, screen, asks=asks),
-            name="events of the run",
-        )
-        with screen, _CtrlC(session, outcome, printing, going):
+        work = _Work(ob, task, session, outcome, screen, after=after, asks=asks)
+        printing = asyncio.create_task(work.to_the_end(), name="events of the run")
+        drawn = screen if task.shows else nullcontext()
+        with drawn, _CtrlC(session, outcome, printing, work.going):
             await asyncio.wait([printing])
         if not printing.cancelled():
             printing.result()
         if not outcome.left:
             outcome.session = await session.get()
         return outcome
+
+
+async def _begin(
+    ob: oubliette.Oubliette, task: RunTask, decide: OnPermission | None
+) -> tuple[Session, int]:
+    """Send the prompt; return the session, and the index of its last event before."""
+    message = task.prompt if task.returns is None else task.returns.prompt(task.prompt)
+    given: dict[str, Any] = {
+        **{name: value for name, value in task.options.items() if value is not None},
+        "tools": task.tools or None,
+        "on_permission": decide,
+    }
+    if task.session_id is not None:
+        after: int = (await ob.call("session_get", session_id=task.session_id))["last_index"]
+        session = await ob.session(task.session_id)
+        await session.send(message, **given)
+        return session, after
+    project = await ob.project(task.project_id)
+    limited = project
+    if task.max_cost_usd is not None:
+        limited = project.tree(max_cost_usd=task.max_cost_usd)
+    return await limited.spawn(message, new_workspace=True, **given), -1
 
 
 def _introduce(session: SessionInfo) -> None:
@@ -141,15 +204,102 @@ def _introduce(session: SessionInfo) -> None:
     )
 
 
-async def _show_events(
-    session: Session, outcome: Outcome, going: asyncio.Event, screen: Screen, *, asks: bool
-) -> None:
-    async for event in session.events():
-        await going.wait()
-        if isinstance(event, oubliette.Completion):
-            outcome.status, outcome.final_text = event.status, event.final_text
-        if not (asks and isinstance(event, oubliette.PermissionRequest)):  # the question has it
-            screen.show(event)
+class _AnswerNeeded(Exception):
+    """The agent asks, and an answer cannot be given here."""
+
+
+class _Work:
+    """The work of an agent on the task, from its first event to its answer.
+
+    Args:
+        ob: The server.
+        task: The task.
+        session: Has got the prompt.
+        outcome: Gets what becomes of it.
+        screen: For its events.
+        after: Index of its last event before the prompt.
+        asks: Whether questions reach the user.
+    """
+
+    def __init__(
+        self,
+        ob: oubliette.Oubliette,
+        task: RunTask,
+        session: Session,
+        outcome: Outcome,
+        screen: Screen,
+        *,
+        after: int,
+        asks: bool,
+    ) -> None:
+        self._ob = ob
+        self._task = task
+        self._session = session
+        self._first: Turn | None = session.turn
+        self._outcome = outcome
+        self._screen = screen
+        self._after = after
+        self._asks = asks
+        self.going = asyncio.Event()
+        """Whether it may print."""
+        self.going.set()
+
+    async def to_the_end(self) -> None:
+        """Print events until the turn is over; with a schema until an answer is valid, too."""
+        task, outcome = self._task, self._outcome
+        try:
+            if task.returns is not None:
+                outcome.result = await ask_for_result(task.returns, task.prompt, self._answer)
+            elif task.tools:
+                await self._answer(task.prompt)
+            else:
+                await self._print_events()
+        except (oubliette.ResultInvalid, oubliette.AgentNeverSawTools) as error:
+            outcome.problem = error
+        except (oubliette.SessionFailed, oubliette.TurnInterrupted):
+            pass  # the outcome has its status
+        except _AnswerNeeded:
+            outcome.left = outcome.asks = True
+
+    async def _answer(self, message: str) -> TurnResult:
+        """Return the answer to a message. The first one was sent when the session began."""
+        turn, self._first = self._first, None
+        turn = turn or await self._session.send(message)
+        await self._print_events()
+        return await turn
+
+    async def _print_events(self) -> None:
+        events = self._session.events(after=self._after)
+        async for event in events:
+            await self.going.wait()
+            await self._take(event)
+        self._after = events.cursor
+
+    async def _take(self, event: Event) -> None:
+        outcome, task = self._outcome, self._task
+        match event:
+            case oubliette.Completion(status=status, final_text=text):
+                outcome.status, outcome.final_text = status, text
+            case oubliette.Status(status="running"):
+                outcome.limit = None
+            case oubliette.ErrorEvent(kind="limit", limit=limit):
+                outcome.limit = limit
+            case oubliette.SystemEvent(kind="tools_not_listed") if task.tools:
+                await self._session.interrupt()
+            case _:
+                pass
+        question = isinstance(event, oubliette.PermissionRequest)
+        if task.events:
+            print_json(encode_event(event))
+        elif task.shows and not (self._asks and question):  # the question has it
+            self._screen.show(event)
+        if question and not sys.stdin.isatty() and await self._is_open(event):
+            raise _AnswerNeeded
+
+    async def _is_open(self, asked: oubliette.PermissionRequest) -> bool:
+        """Whether a question, which may be an old one, has no answer yet."""
+        waiting = await self._ob.permissions(self._session.project_id)
+        return asked.request_id in {each.request_id for each in waiting}
 
 
 class _CtrlC:

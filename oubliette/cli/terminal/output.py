@@ -17,7 +17,7 @@ from oubliette.cli.terminal.standard_streams import use_utf8
 from oubliette.errors import AlreadyExists, OublietteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     Entry = dict[str, Any]
     Column = tuple[str, str | Callable[[Entry], object]]
@@ -41,6 +41,7 @@ _ID: Final = re.compile(
 """A cell that is an id, perhaps indented."""
 
 _chosen = Format.text
+_without_notes = False
 
 
 def choose(value: Format) -> Format:
@@ -205,7 +206,19 @@ def _told(error: OublietteError) -> str:
 
 def note(text: str) -> None:
     """Print a note for the user at the terminal, on stderr."""
-    sys.stderr.write(clean(text) + "\n")
+    if not _without_notes:
+        sys.stderr.write(clean(text) + "\n")
+
+
+@contextlib.contextmanager
+def without_notes() -> Generator[None]:
+    """Print no notes in the block; errors are printed."""
+    global _without_notes
+    _without_notes = True
+    try:
+        yield
+    finally:
+        _without_notes = False
 
 
 def moment(seconds: float | None) -> str | None:

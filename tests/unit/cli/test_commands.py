@@ -16,6 +16,7 @@ import pytest
 
 from oubliette import ids
 from oubliette.cli.client import tools
+from oubliette.cli.client.following import ExitCode
 from oubliette.records import Project, Session
 from oubliette.runtime.audit_log import AuditEntry, AuditLog
 from oubliette.runtime.files.home import HomeLock
@@ -170,6 +171,7 @@ def test_exit_code_5_is_a_server_that_says_nothing(
 
 def test_every_error_has_an_exit_code() -> None:
     assert exit_codes() == {1, 2, 3, 4, 5, 6, 7, 8}
+    assert set(ExitCode) - exit_codes() == {0, 9, 124, 130}
 
 
 # ---------------------------------------------------------------------- output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from oubliette.cli.client.following import ExitCode
 from tests.unit.cli.exit_codes import exit_codes
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -12,8 +13,8 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 def test_every_exit_code_is_described() -> None:
     page = (DOCS / "command-line.md").read_text(encoding="utf-8")
-    assert {int(code) for code in re.findall(r"^\| (\d) \|", page, re.M)} == {
-        0,
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.M)} == {
+        *ExitCode,
         *exit_codes(),
     }
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import oubliette
 from oubliette.api import events
 from oubliette.api.events import Event, LargeEvent, SystemEvent, UnknownEvent, decode_event
+from oubliette.api.events.decoding import encode_event
 from oubliette.contract.events import EventType
 
 PAGE = Path(oubliette.__file__).parents[1] / "docs" / "events.md"
@@ -99,6 +100,14 @@ def test_an_event_has_all_fields_of_its_type(kind: str) -> None:
         else:
             found = getattr(event, name)
             assert (list(found) if isinstance(found, tuple) else found) == value
+
+
+@pytest.mark.parametrize("kind", [*EXAMPLES, "of a later release"])
+def test_an_event_is_encoded_as_it_was_before_it_was_decoded(kind: str) -> None:
+    whole = example(kind) if kind in EXAMPLES else {"type": kind, **HEAD, "more": {"deep": [1]}}
+    encoded = encode_event(decode_event(whole))
+    assert {name: encoded[name] for name in whole} == whole
+    assert decode_event(encoded) == decode_event(whole)
 
 
 @pytest.mark.parametrize("kind", sorted(set(EXAMPLES) - {"system"}))

@@ -1,4 +1,4 @@
-"""Commands `oubliette config show | schema | get | set | edit`."""
+"""Commands `oubliette config show | schema | get | set | unset | edit`."""
 
 from __future__ import annotations
 
@@ -166,6 +166,33 @@ def set_value(
     note(f"{key} = {_toml(given)} (in {path})")
     if source != str(path):
         note(f"{source} takes precedence over the file.")
+    note_restart(pid)
+
+
+@app.command("unset")
+def unset(key: Key, home: Home = None, output: Output = Format.text) -> None:
+    """Take a key out of oubliette.toml, so that its default holds again."""
+    from oubliette.config.loader import find_home, key_words, load, text_of
+    from oubliette.config.schema import FILE_NAME
+    from oubliette.config.toml_text import parsed, without
+
+    place = find_home(home)
+    path = place / FILE_NAME
+    words = key_words(key)
+    before = text_of(path)
+    part: Any = parsed(before)
+    for word in words:
+        part = cast("Any", part).get(word) if isinstance(part, dict) else None
+    if part is None:
+        raise NotFound(f"{key} is not in {path}", hint=f"oubliette config get {shlex.quote(key)}")
+    text = without(before, words)
+    value = _values_to_show(load(place, text=text)).get(key)
+    _write(path, text)
+    pid = server_of(place)
+    if output is Format.json:
+        print_json({"key": key, "value": value, "file": str(path), "restart": pid is not None})
+        return
+    note(f"{key} is not set in {path}; it is {_toml(value)}.")
     note_restart(pid)
 
 

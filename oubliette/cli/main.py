@@ -106,7 +106,9 @@ EXAMPLES: Final[dict[str, str]] = {
     "mcp setup": "oubliette mcp setup claude",
     "config get": "oubliette config get server.port",
     "config set": "oubliette config set opencode.api_key env:ANTHROPIC_API_KEY",
+    "config unset": "oubliette config unset server.port",
     "config edit": "oubliette config edit",
+    "home adopt": "oubliette home adopt --home ./copy",
 }
 """Words of the command → the example."""
 
@@ -172,6 +174,7 @@ app.add_typer(store.app, name="store")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(config.app, name="config")
 app.add_typer(mcp.app, name="mcp")
+app.add_typer(restore.home_app, name="home")
 
 
 def _version(value: bool) -> None:

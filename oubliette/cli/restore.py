@@ -1,4 +1,4 @@
-"""Commands `oubliette restore` and `fork`: an older state, in place or in a session of its own."""
+"""Commands `oubliette restore`, `fork` and `home adopt`: older states of sessions, and a home."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS: Final = 600.0
 def restore(  # noqa: PLR0917 - one parameter per option
     session_id: Annotated[
         str | None,
-        typer.Argument(help="Id of a session; without it, the home is the copy of another one."),
+        typer.Argument(help="Id of a session; without it, the command is home adopt."),
     ] = None,
     turn: Annotated[
         str | None,
@@ -38,16 +38,16 @@ def restore(  # noqa: PLR0917 - one parameter per option
 ) -> None:
     """Bring back an older state of a session's workspace; what is there is stored before.
 
-    Without a session: give the copy of a home an identity of its own. The agents of the original
-    home stay with it. A session that was running when the copy was made is resumed by its next
-    message.
+    Without a session it is oubliette home adopt.
     """
     if session_id is None:
         if any(each is not None for each in (turn, checkpoint, discard)):
             raise InvalidParameter(
                 "SESSION: is required with --turn, --checkpoint and --discard", field="session_id"
             )
-        _new_identity(home, output)
+        if output is Format.text:
+            note("The name of this command is oubliette home adopt; restore is another one for it.")
+        adopt(force=False, home=home, output=output)
         return
     if (turn is None) == (checkpoint is None):
         raise InvalidParameter(
@@ -75,7 +75,24 @@ def restore(  # noqa: PLR0917 - one parameter per option
         )
 
 
-def _new_identity(home: str | None, output: Format) -> None:
+home_app = typer.Typer(help="The folder of a server.", no_args_is_help=True)
+
+
+@home_app.command("adopt")
+def adopt(
+    *,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Do it to an original too: what runs in its containers ends."),
+    ] = False,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Give the copy of a home an identity of its own.
+
+    The agents of the original home stay with it. A session that was running when the copy was made
+    is resumed by its next message.
+    """
     import asyncio
 
     from oubliette.cli.client.offline import take_identity
@@ -84,7 +101,7 @@ def _new_identity(home: str | None, output: Format) -> None:
 
     logging_config.configure("warning", as_json=output is Format.json)
     place = find_home(home)
-    instance = asyncio.run(take_identity(place))
+    instance = asyncio.run(take_identity(place, force=force))
     if output is Format.json:
         print_json({"home": str(place), "instance": instance})
         return

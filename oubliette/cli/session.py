@@ -11,7 +11,7 @@ import typer
 
 from oubliette.cli.client.calls import call, pages
 from oubliette.cli.client.other_owner import explained
-from oubliette.cli.client.resolver import whole_id
+from oubliette.cli.client.resolver import latest_session, whole_id
 from oubliette.cli.client.tool_command import SESSION, ToolCommand
 from oubliette.cli.terminal import choices
 from oubliette.cli.terminal.output import (
@@ -270,17 +270,30 @@ def spawn(  # noqa: PLR0913, PLR0917 - one parameter per option
 
 
 @app.command("message")
-def message(
-    session_id: SessionId,
+def message(  # noqa: PLR0917 - one parameter per option
+    session_id: Annotated[
+        str | None, typer.Argument(help="Id of the session, which may be abbreviated.")
+    ] = None,
     text: Annotated[
-        str, typer.Argument(help="Message to the agent; - reads it from standard input.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="TEXT", help="Message to the agent; - reads it from standard input."
+        ),
+    ] = None,
+    last: Annotated[
+        bool, typer.Option("--last", help="To the newest session, in place of one that is named.")
+    ] = False,
     follow: Follow = False,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
     """Send a message to a session; it is queued while a turn runs. A stopped one is resumed."""
-    session_id = whole_id(home, "session", session_id)
+    if session_id is None or last is (text is not None):
+        raise typer.BadParameter("give SESSION_ID and TEXT, or --last and TEXT")
+    if text is None:
+        session_id, text = latest_session(home), session_id
+    else:
+        session_id = whole_id(home, "session", session_id)
     arguments = {"session_id": session_id, "message": _text(text)}
     try:
         spawned = call(home, "session_message", arguments)

@@ -31,9 +31,9 @@ def copy_home(server: ServerProcess, copy: ServerProcess) -> None:
 
 
 def restored(copy: ServerProcess) -> None:
-    """`oubliette restore`."""
+    """`oubliette home adopt`."""
     subprocess.run(
-        [sys.executable, "-m", "oubliette", "restore", "--home", str(copy.home)],
+        [sys.executable, "-m", "oubliette", "home", "adopt", "--home", str(copy.home)],
         check=True,
         timeout=60,
         capture_output=True,
@@ -73,7 +73,7 @@ async def test_a_copy_takes_over_no_agent_of_the_original(server, copy, original
             assert f"process {server.pid}, home {server.home}, since 2" in told
         else:
             assert f"{copy.home} is a copy of {server.home}" in told
-        assert f"oubliette restore --home {copy.home}" in told
+        assert f"oubliette home adopt --home {copy.home}" in told
         assert server.agents(session) == agents
 
         restored(copy)

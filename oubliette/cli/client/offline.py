@@ -12,7 +12,7 @@ from oubliette import ids
 from oubliette.api.errors import from_wire
 from oubliette.clock import SystemClock
 from oubliette.config.loader import load
-from oubliette.errors import ConfigError, NotFound, Unavailable
+from oubliette.errors import ConfigError, Conflict, NotFound, Unavailable
 from oubliette.runtime.audit_log import AuditLog
 from oubliette.runtime.files import home as homes
 from oubliette.runtime.files.instance import INSTANCE, PLACE
@@ -69,12 +69,17 @@ def call_locked(home: Path, tool: str, arguments: dict[str, Any]) -> dict[str, A
     return asyncio.run(_call(home, database, tool, arguments, read_only=False))
 
 
-async def take_identity(home: Path) -> str:
+async def take_identity(home: Path, *, force: bool) -> str:
     """Give a home a new identity, and remove the containers of the old one; return the new id.
+
+    Args:
+        home: The home.
+        force: Whether it may be the original, whose containers no server would know afterwards.
 
     Raises:
         HomeInUse: a server, or another command, holds the lock.
         NotFound: the home does not exist.
+        Conflict: it is the original, and has containers that run.
     """
     _check(home)
     instance, place = ids.new_id(ids.INSTANCE), str(home.resolve())  # noqa: ASYNC240 -- no server
@@ -83,6 +88,8 @@ async def take_identity(home: Path) -> str:
         reader, writer = Reader(database, threads=1), Writer(database)
         writer.start()
         try:
+            if not force and await reader.meta(PLACE) == place:
+                await _check_no_loss(reader, home)
             ops: list[Op] = [PutMeta(INSTANCE, instance), PutMeta(PLACE, place)]
             ops += [DeleteContainer(record.id) for record in await reader.containers()]
             await asyncio.wrap_future(writer.submit(tuple(ops)))
@@ -91,6 +98,22 @@ async def take_identity(home: Path) -> str:
             await reader.aclose()
             database.close()
     return instance
+
+
+async def _check_no_loss(reader: Reader, home: Path) -> None:
+    """Check that an original has no containers that its next server would take over."""
+    running = [each for each in await reader.containers() if each.state in {"creating", "running"}]
+    if not running:
+        return
+    projects = {each.project_id for each in running}
+    sessions = [each for each in await reader.live_sessions() if each.project_id in projects]
+    raise Conflict(
+        f"{home} is no copy: it is where its server has used it last. Lost would be its containers"
+        f" that run ({len(running)}), and the work of the live sessions in them ({len(sessions)}),"
+        " which the next server would take over",
+        hint=f"for a copy, give --home COPY; oubliette home adopt --force --home {home} does it"
+        " nevertheless",
+    )
 
 
 class OutOfDate(ConfigError):

@@ -1,7 +1,7 @@
 """Identity of a home: the label of its containers, shared by every copy of it.
 
 Containers carry the label of their instance, and a server adopts all that carry its own. So an
-instance may have only one server: a copy of a home needs a new identity (`oubliette restore`)
+instance may have only one server: a copy of a home needs a new identity (`oubliette home adopt`)
 before a server may run on it.
 """
 
@@ -71,7 +71,7 @@ def _acquired(path: Path, instance: str, home: Path) -> int:
             raise HomeInUse(
                 f"{home} has the identity of a server that runs: {who} ({instance})",
                 hint=f"stop that server; if {home} is a copy of its home, give it an identity of"
-                f" its own: oubliette restore --home {home}",
+                f" its own: oubliette home adopt --home {home}",
             ) from None
         except BaseException:
             os.close(fd)
@@ -115,7 +115,7 @@ def check_place(place: str | None, instance: str, home: Path) -> None:
     raise HomeInUse(
         f"{home} is a copy of {other}, with the same identity ({instance}): a server on it would"
         " take over the agents of the other",
-        hint=f"give it an identity of its own: oubliette restore --home {home}; or remove"
+        hint=f"give it an identity of its own: oubliette home adopt --home {home}; or remove"
         f" {other / DATABASE}, if that home is not used any more",
     )
 

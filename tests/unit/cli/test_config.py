@@ -171,6 +171,19 @@ def test_a_secret_is_refused_with_the_remedy_and_not_repeated(
     assert file.read_text() == FILE
 
 
+def test_a_key_is_taken_out_and_its_default_holds(run: Run, file: Path) -> None:
+    done = run("unset", "server.port")
+    assert (done.code, done.out) == (0, "")
+    assert "server.port is not set" in done.err
+    assert "it is 8080" in done.err
+    assert file.read_text() == FILE.replace("port = 1234      # the proxy knows it\n", "")
+    again = run("unset", "server.port")
+    assert (again.code, "is not in" in again.err) == (3, True)
+    assert run("unset", "server.prt").code == 2
+    told = json.loads(run("unset", "trees.max_depth", "-o", "json").out)
+    assert (told["key"], told["restart"]) == ("trees.max_depth", False)
+
+
 def test_a_wrong_value_in_the_file_can_be_replaced(run: Run, file: Path) -> None:
     file.write_text("[server]\nport = 'many'  # ?\n")
     assert run("set", "server.port", "5").code == 0

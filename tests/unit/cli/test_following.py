@@ -44,6 +44,31 @@ def followed(run: Run, monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any])
     return run("session", "message", SESSION, "Sell the shop", "--follow")
 
 
+def test_a_message_goes_to_the_newest_session_that_no_agent_has_started(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+    newest = [
+        {"session_id": f"{SESSION[:-1]}{n}", "parent_session_id": parent}
+        for n, parent in ((3, SESSION), (2, None), (1, None))
+    ]
+
+    def call(_: object, tool: str, given: dict[str, Any], *__: object, **___: object) -> Any:
+        if tool == "session_list":
+            assert given["newest_first"]
+            return {"sessions": newest, "next_cursor": None}
+        sent.append(given)
+        return {"session_id": SESSION, "resumed": False, "last_index": 4}
+
+    monkeypatch.setattr(tools.HomeServer, "call", call)
+    assert run("session", "message", "--last", "Go on").code == 0
+    assert sent == [{"session_id": f"{SESSION[:-1]}2", "message": "Go on"}]
+    newest.clear()
+    assert run("session", "message", "--last", "Go on").code == 3
+    for words in (["Go on"], ["--last", SESSION, "Go on"]):
+        assert run("session", "message", *words).code == 2
+
+
 @pytest.mark.parametrize(
     ("events", "code"),
     [

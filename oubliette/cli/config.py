@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from oubliette.cli.terminal.output import Format, Home, Output, note, print_json, print_table
+from oubliette.cli.terminal.output import (
+    Format,
+    Home,
+    Output,
+    note,
+    paged,
+    print_json,
+    print_table,
+)
 from oubliette.errors import ConfigError, Conflict, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import IO
 
     from oubliette.config.loader import Loaded
 
@@ -66,12 +75,13 @@ def show(
             [(key, _toml(value), loaded.sources[key]) for key, value in values.items()],
         )
         return
-    for section, keys in tree.items():
-        if section in SECTIONS_OF_TABLES:
-            for table, options in keys.items():
-                _print_table(f"{section}.{_toml(table)}", options)
-        else:
-            _print_table(section, keys)
+    with paged() as to:
+        for section, keys in tree.items():
+            if section in SECTIONS_OF_TABLES:
+                for table, options in keys.items():
+                    _print_table(f"{section}.{_toml(table)}", options, to)
+            else:
+                _print_table(section, keys, to)
 
 
 def _values_to_show(loaded: Loaded) -> dict[str, Any]:
@@ -90,12 +100,12 @@ def _values_to_show(loaded: Loaded) -> dict[str, Any]:
     return values
 
 
-def _print_table(name: str, keys: dict[str, Any]) -> None:
-    sys.stdout.write(f"[{name}]\n")
+def _print_table(name: str, keys: dict[str, Any], to: IO[str]) -> None:
+    to.write(f"[{name}]\n")
     for key, value in keys.items():
         mark = "# " if value is None else ""
-        sys.stdout.write(f"{mark}{key} = {_toml(value)}\n")
-    sys.stdout.write("\n")
+        to.write(f"{mark}{key} = {_toml(value)}\n")
+    to.write("\n")
 
 
 @app.command("schema")
@@ -106,7 +116,8 @@ def schema(output: Output = Format.text) -> None:
     if output is Format.json:
         print_json(config_schema())
     else:
-        sys.stdout.write(json.dumps(config_schema(), indent=2, ensure_ascii=False) + "\n")
+        with paged() as to:
+            to.write(json.dumps(config_schema(), indent=2, ensure_ascii=False) + "\n")
 
 
 @app.command("get")

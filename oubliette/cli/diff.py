@@ -18,7 +18,9 @@ from oubliette.cli.terminal.output import (
     Home,
     Output,
     clean,
+    coloured,
     note,
+    paged,
     print_entries,
     print_json,
 )
@@ -75,7 +77,8 @@ def diff(  # noqa: PLR0917 - one parameter per option
                 first["patch"] += page["patch"]
         print_json({**first, "next_cursor": None})
         return
-    show(home, arguments, sys.stdout)
+    with paged() as to:
+        show(home, arguments, to)
 
 
 def show(home: str | None, arguments: dict[str, Any], to: IO[str]) -> dict[str, int]:
@@ -88,14 +91,14 @@ def show(home: str | None, arguments: dict[str, Any], to: IO[str]) -> dict[str, 
     """
     stat = arguments["format"] == "stat"
     size: dict[str, int] = {}
-    colour = to.isatty() and not os.environ.get("NO_COLOR")
+    colour = coloured(to)
     for page in _pages(home, arguments):
         for path, why in page["left_out"].items():
             note(f"not shown: {path}: {why}")
         if stat:
             for change in page["changes"]:
                 to.write(_stat_line(change, colour=colour) + "\n")
-        elif to.isatty():
+        elif colour or to.isatty():
             for line in page["patch"].split("\n")[: -1 if page["patch"].endswith("\n") else None]:
                 to.write(_patch_line(line, colour=colour) + "\n")
         else:  # for a program, as it is

@@ -44,9 +44,12 @@ from oubliette.cli.setup import init, mcp
 from oubliette.cli.terminal import standard_streams, usage
 from oubliette.cli.terminal.command_hints import in_commands
 from oubliette.cli.terminal.output import (
+    Colour,
     Format,
     Output,
     choose,
+    choose_colour,
+    paged,
     print_entries,
     print_error,
     print_json,
@@ -189,9 +192,19 @@ def main(
         bool,
         typer.Option("--version", "-V", help="Show the version.", callback=_version, is_eager=True),
     ] = False,
+    home: Annotated[
+        str | None,
+        typer.Option("--home", metavar="DIR", help="Folder of the server, of any command."),
+    ] = None,
+    output: Annotated[
+        Format | None, typer.Option("--output", "-o", help="Format of the result of any command.")
+    ] = None,
+    color: Annotated[
+        Colour, typer.Option(help="Colours; auto: on a terminal without NO_COLOR.")
+    ] = Colour.auto,
 ) -> None:
-    """Options of the program itself."""
-    del version
+    """Options of all commands: they stand before the command or behind it."""
+    del version, home, output, color  # `usage.arranged` has put them where they take effect
 
 
 @app.command("docs")
@@ -218,9 +231,8 @@ def docs(
         from rich.console import Console
         from rich.markdown import Markdown
 
-        console = Console()
-        with console.pager():
-            console.print(Markdown(text))
+        with paged() as to:
+            Console(file=to).print(Markdown(text))
     else:
         sys.stdout.write(text)
 
@@ -271,6 +283,8 @@ def run(arguments: list[str] | None = None) -> NoReturn:
 
 
 def _run(given: list[str]) -> NoReturn:
+    with_groups = {each.name for each in app.registered_groups if each.name is not None}
+    given, colour = usage.arranged(given, with_groups)
     if given[:1] == ["help"]:  # as git, gh and docker have it
         given = [*given[1:], "--help"]
     as_json = usage.wants_json(given)
@@ -280,6 +294,7 @@ def _run(given: list[str]) -> NoReturn:
     try:
         # The parser's own error output is text; for programs its errors are handled here.
         completes = completion.VARIABLE in os.environ
+        choose_colour(usage.colour_named(colour))
         parser = _command(_first(completion.words() if completes else given))
         if completes:
             completion.offer(parser)

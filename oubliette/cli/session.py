@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,6 +23,7 @@ from oubliette.cli.terminal.output import (
     line_of,
     moment,
     note,
+    paged,
     print_entries,
     print_error,
     print_fields,
@@ -370,7 +372,10 @@ def log_of_all(
     from oubliette.cli.terminal.screen import shown
 
     wait = 0.0
-    with shown(output, sys.stdout, named=session_id is None, live=follow) as show:
+    with (
+        nullcontext(sys.stdout) if follow else paged() as to,
+        shown(output, to, named=session_id is None, live=follow) as show,
+    ):
         while True:
             asked = {**chosen, "after": after, "wait_seconds": wait}
             page = call(home, "event_list", asked, CALL_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import nullcontext
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +12,7 @@ import typer
 
 from oubliette.cli.client.calls import call
 from oubliette.cli.terminal.choices import AT_REST
-from oubliette.cli.terminal.output import Format, home_option, note
+from oubliette.cli.terminal.output import Format, home_option, note, paged
 from oubliette.cli.terminal.screen import shown, to_person
 
 if TYPE_CHECKING:
@@ -74,7 +75,10 @@ def log(
         children: Whether events of its whole tree are shown.
     """
     index, wait = after, 0.0
-    with shown(output, sys.stdout, live=follow) as show:
+    with (
+        nullcontext(sys.stdout) if follow else paged() as to,
+        shown(output, to, live=follow) as show,
+    ):
         while True:
             asked = {"session_id": session_id, "since_index": index, "wait_seconds": wait}
             page = call(

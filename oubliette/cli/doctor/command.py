@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oubliette.cli.terminal.output import Format, Home, Output, clean, print_json
+from oubliette.cli.terminal.output import Format, Home, Output, clean, coloured, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,8 +92,9 @@ def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
 
 
 def _print(check: Check) -> None:
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    mark = f"{_COLOURS[check.status]}{check.status:<4}\x1b[0m" if colour else f"{check.status:<4}"
+    mark = f"{check.status:<4}"
+    if coloured(sys.stdout):
+        mark = f"{_COLOURS[check.status]}{mark}\x1b[0m"
     sys.stdout.write(f"{mark}  {check.name:<18}  {clean(check.detail)}\n")
     if check.remedy:
         sys.stdout.write(f"{'':<6}{'':<18}  → {clean(check.remedy)}\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from oubliette.cli.terminal.log_stream import LogStream
-from oubliette.cli.terminal.output import clean, escaped
+from oubliette.cli.terminal.output import clean, coloured, escaped
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -33,7 +33,7 @@ def configure(level: str = "info", *, as_json: bool) -> None:
         if as_json
         # Never rich's tracebacks: they show local variables, and keys among them.
         else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            colors=coloured(sys.stderr), exception_formatter=structlog.dev.plain_traceback
         )
     )
     shared: list[Any] = [

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
+import shutil
 import sys
 import time
 from enum import StrEnum
@@ -13,11 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from oubliette.cli.terminal.standard_streams import use_utf8
+from oubliette.cli.terminal.standard_streams import in_utf8, use_utf8
 from oubliette.errors import AlreadyExists, OublietteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
+    from typing import IO
+
+    from rich.console import Console
+    from rich.table import Table
 
     Entry = dict[str, Any]
     Column = tuple[str, str | Callable[[Entry], object]]
@@ -31,6 +37,14 @@ class Format(StrEnum):
     json = "json"
 
 
+class Colour(StrEnum):
+    """Use of colours."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
+
+
 SHORT: Final = 6
 """Characters of an id that a table shows on a terminal, where they differ."""
 _NARROW, _TEXT = 12, 24
@@ -41,16 +55,33 @@ _ID: Final = re.compile(
 """A cell that is an id, perhaps indented."""
 
 _chosen = Format.text
+_colour = Colour.auto
+_ascii = False
 _without_notes = False
 
 
 def choose(value: Format) -> Format:
     """Print in this format from now on."""
-    global _chosen
+    global _chosen, _ascii
     _chosen = value
     if value is Format.json:
-        use_utf8()
+        _ascii = not use_utf8() or _ascii
     return value
+
+
+def choose_colour(value: Colour) -> None:
+    """Use colours like this from now on, here and in programs that are started."""
+    global _colour
+    _colour = value
+    if value is Colour.never:
+        os.environ["NO_COLOR"] = "1"
+    elif value is Colour.always:
+        os.environ.pop("NO_COLOR", None)
+
+
+def coloured(stream: IO[str]) -> bool:
+    """Whether what is written to this stream has colours."""
+    return _colour is Colour.always or (stream.isatty() and not os.environ.get("NO_COLOR"))
 
 
 Output = Annotated[
@@ -87,8 +118,39 @@ def print_json(value: Any) -> None:
 
 
 def as_json(value: Any) -> str:
-    """One JSON document on one line, which a terminal can show: JSON itself escapes less."""
-    return escaped(json.dumps(value, ensure_ascii=False))
+    """One JSON document on one line, which a terminal can show: JSON itself escapes less.
+
+    It is in ASCII where output is not in UTF-8.
+    """
+    ascii_only = _ascii or not in_utf8(sys.stdout)
+    return escaped(json.dumps(value, ensure_ascii=ascii_only))
+
+
+class _Screenful(io.StringIO):
+    """Text for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def paged() -> Generator[IO[str]]:
+    """Yield where to write a result: what a terminal does not show at once is for its pager."""
+    if not sys.stdout.isatty():
+        yield sys.stdout
+        return
+    text = _Screenful()
+    try:
+        yield text
+    finally:
+        shown = text.getvalue()
+        if shown.count("\n") < shutil.get_terminal_size().lines or not sys.stdin.isatty():
+            sys.stdout.write(shown)
+        else:
+            import pydoc
+
+            os.environ.setdefault("LESS", "-R")  # it shows colours as such
+            pydoc.pager(shown)
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -103,7 +165,6 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         return
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     ids = {found[2] for line in lines for cell in line if (found := _ID.fullmatch(cell))}
@@ -113,7 +174,13 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     lines = [[_shortened(cell, length) for cell in line] for line in lines]
     used = [n for n in range(len(head)) if not n or not lines or any(line[n] for line in lines)]
     head, lines = [head[n] for n in used], [[line[n] for n in used] for line in lines]
-    console = Console()
+    with paged() as to:
+        _draw(Console(file=to), table, head, lines)
+
+
+def _draw(console: Console, table: Table, head: list[str], lines: list[list[str]]) -> None:
+    from rich.text import Text
+
     widths = _widths(head, lines, console.width)
     for title, width in zip(head, widths, strict=True):
         table.add_column(title, no_wrap=True, overflow="ellipsis", width=width)
@@ -198,8 +265,7 @@ def _told(error: OublietteError) -> str:
         if isinstance(error, AlreadyExists) and error.existing_id is not None:
             body["existing_id"] = error.existing_id
         return as_json({"error": body}) + "\n"
-    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    mark = "\x1b[31merror:\x1b[0m" if colour else "error:"
+    mark = "\x1b[31merror:\x1b[0m" if coloured(sys.stderr) else "error:"
     hint = f"hint: {clean(error.hint)}\n" if error.hint else ""
     return f"{mark} {clean(error.message)}\n{hint}"
 

@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from oubliette.cli.terminal.output import clean, is_json, note
+from oubliette.cli.terminal.output import clean, coloured, is_json, note
 from oubliette.runtime.containers.docker.image_progress import share_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def _bar(what: str) -> Generator[Callable[[str], None]]:
 
     words = TextColumn("{task.description}", markup=False)
     rest = TextColumn("{task.fields[line]}", markup=False)
-    console = Console(stderr=True, no_color=bool(os.environ.get("NO_COLOR")))
+    console = Console(stderr=True, no_color=not coloured(sys.stderr))
     with Progress(
         words, BarColumn(), TimeElapsedColumn(), rest, console=console, transient=True
     ) as bar:

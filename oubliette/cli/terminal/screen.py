@@ -8,7 +8,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 from oubliette.api.events.decoding import decode_event
-from oubliette.cli.terminal.output import SHORT, Format, clean, is_json, print_json
+from oubliette.cli.terminal.output import (
+    SHORT,
+    Format,
+    clean,
+    coloured,
+    is_json,
+    print_json,
+)
 from oubliette.cli.terminal.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -124,13 +131,22 @@ class Screen:
             if self._live is not None:
                 self._live.console.print(drawn(passage))
             else:
-                indent = " " * _INDENT * passage.level
-                lines = passage.text.splitlines()
-                self._stream.writelines(f"{indent}{line}".rstrip() + "\n" for line in lines)
+                self._write(passage)
         if self._live is None:
             self._stream.flush()
         elif passages and self._live.is_started:
             self._live.refresh()  # what it does now stands below what it has done
+
+    def _write(self, passage: Passage) -> None:
+        """Write it as it is to what is no terminal, in colours if they are wanted there too."""
+        indent = " " * _INDENT * passage.level
+        lines = [f"{indent}{line}".rstrip() for line in passage.text.splitlines()]
+        style = _STYLES.get(passage.kind)
+        if style is not None and coloured(self._stream):
+            from rich.style import Style
+
+            lines = [Style.parse(style).render(line) for line in lines]
+        self._stream.writelines(line + "\n" for line in lines)
 
     def _name(self, passage: Passage) -> None:
         """Name the session of a passage where it is another one than that of the one before."""

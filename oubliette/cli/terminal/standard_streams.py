@@ -29,10 +29,22 @@ def repair() -> None:
     _set(sys.stdout, errors="replace")
 
 
-def use_utf8() -> None:
-    """Write UTF-8, which is the encoding of JSON, independent of the locale."""
+def use_utf8() -> bool:
+    """Write UTF-8, which is the encoding of JSON, independent of the locale.
+
+    Returns:
+        Whether both streams were in UTF-8.
+    """
+    before = all(map(in_utf8, (sys.stdout, sys.stderr)))
     for stream in (sys.stdout, sys.stderr):
         _set(stream, encoding="utf-8", errors="replace")
+    return before
+
+
+def in_utf8(stream: TextIO) -> bool:
+    """Whether a stream is in UTF-8; one without an encoding takes any text."""
+    encoding = getattr(stream, "encoding", None)
+    return encoding is None or encoding.replace("-", "").replace("_", "").lower() == "utf8"
 
 
 def flush() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Annotated, Any, Final
 
@@ -9,17 +10,22 @@ import typer
 
 from oubliette import ids
 from oubliette.cli.client.calls import call
-from oubliette.cli.client.resolver import LEAST, fitting
+from oubliette.cli.client.following import CALL_SECONDS, WAIT
+from oubliette.cli.client.resolver import LEAST, fitting, whole_id
+from oubliette.cli.terminal.choices import ANSWERS
 from oubliette.cli.terminal.output import (
+    SHORT,
     Format,
     Home,
     Output,
+    clean,
     line_of,
     note,
     print_entries,
     print_json,
+    ring,
 )
-from oubliette.errors import InvalidParameter, NotFound
+from oubliette.errors import InvalidParameter, NotFound, OublietteError
 
 LIMIT: Final = 1000
 
@@ -43,10 +49,23 @@ def permit(
         bool,
         typer.Option("--for-session", help="Decide the same for all later ones of this kind."),
     ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option("--follow", "-f", help="Ask here about each request, also those to come."),
+    ] = False,
+    notify: Annotated[
+        bool,
+        typer.Option("--notify", help="With --follow: ring the bell, and show it on the desktop."),
+    ] = False,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
     """List what agents ask permission for, or allow what one of them asks for."""
+    if follow:
+        if deny or request is not None or for_session:
+            raise typer.BadParameter("with --follow each request is decided by itself")
+        _follow(home, given, output, notify=notify)
+        return
     found = call(home, "permission_list", {"limit": LIMIT})
     if given is None:
         if deny or request is not None or for_session:
@@ -65,6 +84,54 @@ def permit(
         print_json(wanted)
     else:
         note(f"{'Denied' if deny else 'Allowed'}: {asked['asks_for']}")
+
+
+def _follow(home: str | None, given: str | None, output: Format, *, notify: bool) -> None:
+    """Ask about each request of all sessions, or of one, until Ctrl-C; a pipe gets them as lines.
+
+    Raises:
+        KeyboardInterrupt: the user has left.
+    """
+    session = None if given is None else whole_id(home, "session", given)
+    asks = sys.stdin.isatty() and output is Format.text
+    wanted = {"types": ["permission_request"], "session_id": session}
+    after = call(home, "event_list", wanted)["next"]  # before the list: none is missed
+    seen: set[str] = set()
+    while True:
+        for each in call(home, "permission_list", {"limit": LIMIT})["permissions"]:
+            if each["request_id"] in seen or session not in {None, each["session_id"]}:
+                continue
+            seen.add(each["request_id"])
+            if notify:
+                ring(each["asks_for"])
+            if output is Format.json:
+                print_json(each)
+            elif asks:
+                _ask(home, each)
+            else:
+                line = (each["session_id"], each["request_id"], line_of("asks_for", 80)(each))
+                sys.stdout.write(clean("\t".join(line)) + "\n")
+                sys.stdout.flush()
+        waiting = {**wanted, "after": after, "wait_seconds": WAIT}
+        after = call(home, "event_list", waiting, CALL_SECONDS)["next"]
+
+
+def _ask(home: str | None, asked: dict[str, Any]) -> None:
+    """Ask the person at the terminal about a request, and pass the answer on."""
+    session_id = asked["session_id"]
+    note(f"{session_id[-SHORT:]} asks: {asked['asks_for']}")
+    if asked["text"] not in {None, asked["asks_for"]}:
+        note(f"  {asked['text']}")
+    question = "  y: allow once, s: for the session, n: deny, Enter: leave it"
+    typed = typer.prompt(question, default="", show_default=False, err=True).strip().casefold()
+    if typed not in ANSWERS:
+        return
+    decision, remember = ANSWERS[typed]
+    answer = {"request_id": asked["request_id"], "decision": decision, "remember": remember}
+    try:
+        call(home, "permission_response", {"session_id": session_id, **answer})
+    except OublietteError as error:  # it was decided elsewhere, or its time is over
+        note(f"  not decided here: {error.message}")
 
 
 def _show(found: dict[str, Any], output: Format) -> None:

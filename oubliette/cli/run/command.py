@@ -103,6 +103,10 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option
     events: Annotated[
         bool, typer.Option("--events", help="Print events as JSON lines, and no transcript.")
     ] = False,
+    notify: Annotated[
+        bool,
+        typer.Option("--notify", help="Ring the bell when it asks, and show it on the desktop."),
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the answer alone, and errors.")
     ] = False,
@@ -148,7 +152,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option
         text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
         task = conversation.RunTask(
             project_id, text, options, session_id, functions, described, max_cost,
-            events=events, quiet=quiet,
+            events=events, quiet=quiet, notify=notify,
         )  # fmt: skip
         outcome = _with_key(place, server.url, task)
         changes = _leave(home, outcome, task, folder or "." if source and not repo else None)

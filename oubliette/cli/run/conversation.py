@@ -21,7 +21,7 @@ from oubliette.cli.client.following import (
     exit_code,
 )
 from oubliette.cli.client.tools import HomeServer
-from oubliette.cli.terminal.output import note, print_json
+from oubliette.cli.terminal.output import note, print_json, ring
 from oubliette.cli.terminal.screen import Screen, to_person
 
 if TYPE_CHECKING:
@@ -79,6 +79,8 @@ class RunTask(NamedTuple):
     """Whether events are printed as JSON lines, and no transcript."""
     quiet: bool = False
     """Whether nothing but questions is shown."""
+    notify: bool = False
+    """Whether the terminal rings when there is a question."""
 
     @property
     def shows(self) -> bool:
@@ -154,7 +156,9 @@ async def converse(url: str, key: str, task: RunTask) -> Outcome:
     screen = Screen(to_person())
     asks = sys.stdin.isatty() and task.options.get("autonomy") != "off"
     async with oubliette.connect(url, key, on_exit="keep") as ob:
-        session, after = await _begin(ob, task, _Terminal(screen).decide if asks else None)
+        session, after = await _begin(
+            ob, task, _Terminal(screen, notify=task.notify).decide if asks else None
+        )
         outcome = Outcome(await session.get())
         _introduce(outcome.session)
         if outcome.session.agent == SCRIPTED and task.options.get("agent") is None:
@@ -369,15 +373,19 @@ class _Terminal:
 
     Args:
         screen: Where events are shown; it waits for the answer.
+        notify: Whether it rings.
     """
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, *, notify: bool) -> None:
         self._screen = screen
+        self._notify = notify
         self._turn = asyncio.Lock()
 
     async def decide(self, request: oubliette.PermissionRequest) -> bool:
         """Whether the agent may do what it asks for."""
         async with self._turn:
+            if self._notify:
+                ring(request.text or "An agent asks")
             with self._screen.paused():
                 self._screen.show(request)
                 sys.stderr.write("Allow it? [y/N] ")

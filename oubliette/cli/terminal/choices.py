@@ -13,4 +13,6 @@ SCOPE: Final = "admin|write|read|project:ID|project:ID:ro"
 LIVE: Final = ("created", "running", "idle")
 """Statuses of sessions that have not finished."""
 AT_REST: Final = ("completed", "failed", "timed_out")
+ANSWERS: Final = {"y": ("allow", "once"), "s": ("allow", "session"), "n": ("deny", "once")}
+"""Decision about a request for permission, and how long it holds, by what a person types."""
 STATUS: Final = "|".join((*LIVE, *AT_REST))

@@ -49,6 +49,8 @@ SHORT: Final = 6
 """Characters of an id that a table shows on a terminal, where they differ."""
 _NARROW, _TEXT = 12, 24
 """Width below which a table cuts no column, and that up to which one is no text that may be cut."""
+_RUNG: Final = 120
+"""Characters of a text on the desktop."""
 _ID: Final = re.compile(
     r"( *)([a-z]+_[0-9a-z]{26}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.ASCII
 )
@@ -274,6 +276,21 @@ def note(text: str) -> None:
     """Print a note for the user at the terminal, on stderr."""
     if not _without_notes:
         sys.stderr.write(clean(text) + "\n")
+
+
+def ring(text: str) -> None:
+    """Ring the bell of the terminal, and have it show a text on the desktop, if it can do that."""
+    if not sys.stderr.isatty():
+        return
+    terminal = os.environ.get("TERM", "")
+    shown = clean(" ".join(text.split()))[:_RUNG].replace(";", ",")
+    command = ""
+    if terminal.startswith(("rxvt", "foot")) or "VTE_VERSION" in os.environ:
+        command = f"\x1b]777;notify;Oubliette;{shown}\x1b\\"
+    elif terminal not in {"", "dumb", "linux"}:
+        command = f"\x1b]9;Oubliette: {shown}\x1b\\"
+    sys.stderr.write(f"\a{command}")
+    sys.stderr.flush()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import typer
 from oubliette.cli.client.calls import call
 from oubliette.cli.client.exported import left_out_note, write_exported
 from oubliette.cli.client.resolver import whole_id
-from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
+from oubliette.cli.terminal.output import Format, Home, Output, confirm, note, print_json
 from oubliette.cli.terminal.turn_options import FROM_TURN, IGNORED, TO_TURN, TURN
 from oubliette.errors import Conflict, Unavailable
 from oubliette.user_paths import working_folder
@@ -144,6 +144,7 @@ def _run(folder: Path, *arguments: str, given: Any = None) -> subprocess.Complet
 
 def drop(
     session_id: Annotated[str, typer.Argument(help="Id of the session, which may be abbreviated.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing at a terminal.")] = False,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
@@ -161,6 +162,7 @@ def drop(
             hint=f"oubliette session end {session_id} ends it; oubliette restore {session_id}"
             " --turn 1-start brings back the files from before it",
         )
+    confirm(f"End {session_id} ({found['title']}) and delete its workspace?", yes=yes)
     call(home, "session_end", {"session_id": session_id, "tree": True})
     arguments: dict[str, Any] = {
         "project_id": found["project_id"],

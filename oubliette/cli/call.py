@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from oubliette.cli.terminal.times import duration
 
 if TYPE_CHECKING:
     from oubliette.cli.client.remote import RemoteServer
+    from oubliette.cli.client.resolver import Kind
     from oubliette.cli.client.tool_server import ToolServer
     from oubliette.tools.spec import Tool
 
@@ -98,7 +100,37 @@ def call(  # noqa: PLR0917 - one parameter per option
         _explain(_tool(tool, anywhere=True), output)
     else:
         server = elsewhere or _server_here(tool, home)
-        _print(server.call(tool, _arguments(tool, given or []), seconds), output)
+        arguments = _arguments(tool, given or [])
+        if elsewhere is None:
+            arguments = _with_whole_ids(home, arguments)
+        _print(server.call(tool, arguments, seconds), output)
+
+
+def _with_whole_ids(home: str | None, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with whole ids, for names and parts of ids; what is none is the tool's to name.
+
+    Args:
+        home: As given on the command line.
+        arguments: As typed.
+    """
+    from oubliette.cli.client.resolver import whole_id, whole_scope
+    from oubliette.errors import InvalidParameter, NotFound
+
+    kinds: dict[str, Kind] = {
+        "project_id": "project",
+        "session_id": "session",
+        "token_id": "token",
+        "workspace_id": "workspace",
+    }
+    found = dict(arguments)
+    for name, kind in kinds.items():
+        if isinstance(value := arguments.get(name), str):
+            with contextlib.suppress(InvalidParameter, NotFound):
+                found[name] = whole_id(home, kind, value)
+    if isinstance(scope := arguments.get("scope"), str):
+        with contextlib.suppress(InvalidParameter, NotFound):
+            found["scope"] = whole_scope(home, scope)
+    return found
 
 
 def _server_here(tool: str, home: str | None) -> ToolServer:

@@ -10,7 +10,16 @@ import typer
 
 from oubliette.cli.client.calls import pages
 from oubliette.cli.client.resolver import fitting, whole_id
-from oubliette.cli.client.tool_command import DISCARD, PROJECT, ToolCommand, argument, flag, option
+from oubliette.cli.client.tool_command import (
+    DISCARD,
+    PROJECT,
+    YES,
+    ToolCommand,
+    argument,
+    asked_first,
+    flag,
+    option,
+)
 from oubliette.cli.terminal import choices
 from oubliette.cli.terminal.output import (
     Format,
@@ -218,9 +227,10 @@ def branches(answer: Answer) -> None:
     app,
     "delete",
     "project_delete",
-    (PROJECT, DISCARD),
+    (PROJECT, DISCARD, YES),
     "oubliette project delete shop",
     seconds=DELETE_SECONDS,
+    prepare=asked_first("Delete project {project} with all of its workspaces and files?"),
 )
 def delete(answer: Answer) -> None:
     """Delete a project with its workspaces and files; refused while it has live sessions."""
@@ -302,8 +312,10 @@ def path_of_workspace(
             _of_project,
         ),
         DISCARD,
+        YES,
     ),
     "oubliette workspace delete shop 7c9e6679-7425-40de-944b-e07fc1f90ae7",
+    prepare=asked_first("Delete workspace {workspace} of project {project} with its files?"),
 )
 def delete_workspace(answer: Answer) -> None:
     """Delete a workspace and its files; refused for the default one and while sessions use it."""

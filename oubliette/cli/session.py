@@ -12,7 +12,7 @@ import typer
 
 from oubliette.cli.client.calls import call, pages
 from oubliette.cli.client.other_owner import explained
-from oubliette.cli.client.resolver import latest_session, whole_id
+from oubliette.cli.client.resolver import latest_session, whole_id, whole_scope
 from oubliette.cli.client.tool_command import SESSION, ToolCommand
 from oubliette.cli.terminal import choices
 from oubliette.cli.terminal.output import (
@@ -264,7 +264,7 @@ def spawn(  # noqa: PLR0913, PLR0917 - one parameter per option
             "create_workspace": new_workspace or None,
             "workspace": "branch" if on_branch else None,
             "new_session": new or not go_on or None,
-            "api_key_scope": key_scope,
+            "api_key_scope": None if key_scope is None else whole_scope(home, key_scope),
         },
     )
     verb = "was started" if spawned["spawned"] else "continues"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from oubliette.cli.client.calls import call
+from oubliette.cli.client.resolver import whole_scope
 from oubliette.cli.client.tool_command import ToolCommand, argument, whole
 from oubliette.cli.terminal import choices
 from oubliette.cli.terminal.output import (
@@ -80,7 +81,7 @@ def create(  # noqa: PLR0917 - one parameter per option
         "token_create",
         {
             "name": name or f"{socket.gethostname()} {moment(time.time())}",
-            "scope": scope,
+            "scope": whole_scope(home, scope),
             "principal": principal,
             "expires_in_seconds": expires_in,
             "users": user or [],

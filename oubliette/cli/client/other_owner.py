@@ -31,5 +31,6 @@ def explained(
     get("session_get", {"session_id": session_id})  # fails if it does not exist
     return Forbidden(
         f"session {session_id} belongs to another principal, and only that one may {may}",
-        hint="a key of that principal: oubliette token create --principal …",
+        hint=f"oubliette audit --session {session_id} --tool session_spawn names it, and oubliette"
+        " token create --principal makes a key of it",
     )

@@ -74,6 +74,20 @@ def whole_id(home: str | None, kind: Kind, given: str) -> str:
     return the_one(kind, given, found)
 
 
+def whole_scope(home: str | None, given: str) -> str:
+    """The scope, with the id of its project: a user may give the project's name, or a part of it.
+
+    Raises:
+        InvalidParameter: as `whole_id`.
+        NotFound: as `whole_id`.
+    """
+    kind, bound, project = given.partition(":")
+    if kind != "project" or not bound:
+        return given
+    name = project.removesuffix(":ro")
+    return f"project:{whole_id(home, 'project', name)}{project[len(name) :]}"
+
+
 def fitting(kind: Kind, given: str, candidates: Iterable[str]) -> str:
     """Return the whole id among `candidates` instead of the home's; names do not count.
 

@@ -18,7 +18,7 @@ import typer
 from oubliette.cli.client.calls import call, pages
 from oubliette.cli.client.resolver import whole_id
 from oubliette.cli.client.tool_server import CALL_SECONDS
-from oubliette.cli.terminal.output import Format, Home, Output, print_json
+from oubliette.cli.terminal.output import Format, Home, Output, confirm, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,6 +95,26 @@ PROJECT: Final = argument(
     "project_id",
     whole("project"),
 )
+YES: Final = option(
+    "yes", "Ask nothing at a terminal.", "", names=("--yes", "-y"), kind=bool, default=False
+)
+
+
+def asked_first(question: str) -> Callable[[Values], Values]:
+    """Return what has a person confirm a command that deletes; consent to a loss is enough.
+
+    Args:
+        question: With the names of parameters in braces.
+    """
+
+    def prepare(given: Values) -> Values:
+        consents = given["yes"] or given["discard"] is not None
+        confirm(question.format_map(given), yes=consents)
+        return given
+
+    return prepare
+
+
 DISCARD: Final = option("discard", "Consent to a loss, as a refusal names it.")
 
 

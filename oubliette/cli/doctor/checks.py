@@ -183,7 +183,7 @@ def _starting(place: Path) -> Check:
 
 def port(config: Config, *, running: bool) -> Check:
     """Check that the listener's address is free."""
-    from oubliette.mcp_front.transport.listen_errors import listen_hint
+    from oubliette.mcp_front.transport.listen_errors import taken_hint
 
     host, number = config.server.host, config.server.port
     where = f"{host}:{number}"
@@ -198,7 +198,7 @@ def port(config: Config, *, running: bool) -> Check:
         return bad(
             "port",
             f"{where}: {error.strerror or error}",
-            listen_hint(error),
+            taken_hint(error, host, number),
         )
     return ok("port", f"{where} is free")
 

@@ -164,6 +164,7 @@ def _serve_alone(place: Path, settings: dict[str, object], *, as_json: bool) -> 
     import functools
 
     from oubliette.config.loader import load
+    from oubliette.errors import ConfigError
     from oubliette.runtime.heap import collect_rarely
 
     use_one_arena()
@@ -174,7 +175,14 @@ def _serve_alone(place: Path, settings: dict[str, object], *, as_json: bool) -> 
     from oubliette.server.daemon import serve as serve_home
 
     ready = functools.partial(_announce, place, as_json=as_json)
-    asyncio.run(serve_home(place, config, ready=ready))
+    try:
+        asyncio.run(serve_home(place, config, ready=ready))
+    except ConfigError as error:
+        if isinstance(error.__cause__, OSError) and error.message.startswith("server.host"):
+            from oubliette.mcp_front.transport.listen_errors import taken_hint
+
+            error.hint = taken_hint(error.__cause__, config.server.host, config.server.port)
+        raise
 
 
 def _announce(place: Path, state: Any, *, as_json: bool) -> None:

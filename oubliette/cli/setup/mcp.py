@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from oubliette.cli.client.calls import call
+from oubliette.cli.client.resolver import whole_scope
 from oubliette.cli.setup.clients import KEY_PREFIX, Client
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 from oubliette.errors import Conflict, NotFound
@@ -80,7 +81,11 @@ def put_in(
     made = call(
         home,
         "token_create",
-        {"name": _key_name(file), "scope": scope, "principal": "operator"},
+        {
+            "name": _key_name(file),
+            "scope": whole_scope(home, scope),
+            "principal": "operator",
+        },
     )
     try:
         text = file.with_entry(name, url, made["token"])

@@ -304,6 +304,19 @@ def without_notes() -> Generator[None]:
         _without_notes = False
 
 
+def confirm(question: str, *, yes: bool) -> None:
+    """Have a person at a terminal confirm what deletes work; a program is not asked.
+
+    Raises:
+        typer.Exit: the answer is no.
+    """
+    if yes or is_json() or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    if not typer.confirm(question, err=True):
+        note("Nothing was deleted.")
+        raise typer.Exit(1)
+
+
 def moment(seconds: float | None) -> str | None:
     """A time in UTC, for users."""
     if seconds is None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import http.client
 import socket
 from typing import Final
 
+ASK_SECONDS: Final = 1.0
+_REALM: Final = 'realm="oubliette"'
 _HINTS: Final = {
     errno.EADDRINUSE: "another program listens there: stop it, or choose another port with --port"
     " (port 0 picks one)",
@@ -27,3 +31,19 @@ def listen_hint(error: OSError) -> str:
         return "give an address of this machine, or a name that leads to one, as server.host"
     number = errno.EACCES if error.errno == errno.EPERM else error.errno
     return _HINTS.get(number or 0, "choose another address with server.host and server.port")
+
+
+def taken_hint(error: OSError, host: str, port: int) -> str:
+    """The remedy as of `listen_hint`, with what listens there; it blocks for a second at most."""
+    hint = listen_hint(error)
+    if error.errno != errno.EADDRINUSE or not _is_oubliette(host, port):
+        return hint
+    return hint.replace("another program listens", "a server of Oubliette listens", 1)
+
+
+def _is_oubliette(host: str, port: int) -> bool:
+    asked = http.client.HTTPConnection(host, port, timeout=ASK_SECONDS)
+    with contextlib.closing(asked), contextlib.suppress(OSError, http.client.HTTPException):
+        asked.request("GET", "/mcp")
+        return _REALM in (asked.getresponse().getheader("www-authenticate") or "")
+    return False

@@ -174,6 +174,32 @@ def test_every_error_has_an_exit_code() -> None:
     assert set(ExitCode) - exit_codes() == {0, 9, 124, 130}
 
 
+# ---------------------------------------------------------------------- names
+
+
+def test_a_project_is_named_in_a_scope_and_in_a_call(run: Run, home: Path) -> None:
+    project = Project(
+        id=ids.new_id(ids.PROJECT),
+        name="demo",
+        created_at=1.0,
+        default_workspace_id=ids.new_uuid(),
+        uid=1,
+    )
+    writer = Writer(Database(home / "oubliette.db"))
+    writer.start()
+    writer.submit((PutProject(project),)).result(10)
+    writer.close().result(10)
+    for given, kept in (("demo", ""), ("demo:ro", ":ro"), (project.id[-6:], "")):
+        done = run("token", "create", "--scope", f"project:{given}", "-o", "json")
+        assert done.code == 0, done.err
+        assert json.loads(done.out)["scope"] == f"project:{project.id}{kept}"
+    done = run("call", "project_get", "project_id=demo", "-o", "json")
+    assert json.loads(done.out)["id"] == project.id, done.err
+    unknown = run("token", "create", "--scope", "project:shop")
+    assert (unknown.code, "none has this name" in unknown.err) == (3, True)
+    assert "project_id" in run("call", "project_get", "project_id=shop").err
+
+
 # ---------------------------------------------------------------------- output
 
 

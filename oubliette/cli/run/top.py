@@ -1,4 +1,4 @@
-"""Command `oubliette top`: all live sessions in the whole terminal."""
+"""Command `oubliette top`: all live trees in the whole terminal."""
 
 from __future__ import annotations
 
@@ -8,22 +8,15 @@ from typing import Final
 import typer
 
 from oubliette.cli.client.calls import call
-from oubliette.cli.terminal.choices import LIVE
 from oubliette.cli.terminal.output import Format, Home, Output, print_json
 
-LISTED: Final = {
-    "status": LIVE,
-    "waiting": True,
-    "newest_first": True,
-    "limit": 200,
-}
-"""Parameters of `session_list`."""
+TREES: Final = 200
 
 
 def top(home: Home = None, output: Output = Format.text) -> None:
-    """Show the live sessions as they go on; keys attach to one, answer it, or interrupt it.
+    """Show the live trees as they go on; keys attach to a session, answer it, or interrupt it.
 
-    With -o json they are printed once, as they are now.
+    With -o json the trees are printed once, as they are now.
     """
     import asyncio
 
@@ -32,7 +25,7 @@ def top(home: Home = None, output: Output = Format.text) -> None:
     from oubliette.config.loader import find_home
 
     if output is Format.json:
-        print_json({"sessions": call(home, "session_list", LISTED)["sessions"]})
+        print_json(call(home, "tree_list", {"limit": TREES}))
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise typer.BadParameter("it needs a terminal; oubliette ps lists the sessions in a pipe")
@@ -48,6 +41,6 @@ async def _show(url: str, key: str) -> None:
     from oubliette.cli.run.top_app import TopApp
 
     async with oubliette.connect(url, key, on_exit="keep") as ob:
-        while (chosen := await TopApp(ob, LISTED).run_async()) is not None:
+        while (chosen := await TopApp(ob).run_async()) is not None:
             session = await ob.session(chosen)
             await SessionApp(ob, session, await shown_from(ob, chosen)).run_async()

@@ -1,32 +1,38 @@
-"""Live sessions in the whole terminal: who waits for whom, and the newest line of each."""
+"""Live trees in the whole terminal: what they wait for and cost, and the newest line of each."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, cast
 
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding
 from textual.widgets import DataTable, Footer, Static
 
+from oubliette.cli.terminal.choices import LIVE
 from oubliette.cli.terminal.output import SHORT, clean
-from oubliette.cli.terminal.transcript import Transcript, cut
-from oubliette.cli.terminal.waiting import span, waits_of
+from oubliette.cli.terminal.transcript import cut
+from oubliette.cli.terminal.waiting import span
 from oubliette.errors import OublietteError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Sequence
 
     from textual.app import ComposeResult
 
     from oubliette import Oubliette
+    from oubliette.contract.overview import TreeInfo, TreeRow
 
+EXPANDED: Final = 20
+"""Trees, the newest ones, below whose root the other live sessions have rows of their own."""
 _LINE: Final = 200
 """Characters of the newest line, which gets the room that is left."""
 _NAME: Final = 16
 _WAIT: Final = 22
-_COLUMNS: Final = ("SESSION", "PROJECT", "AGENT", "STATUS", "AGE", "COST", "WAITS FOR", "NEWEST")
+_COLUMNS: Final = ("SESSION", "PROJECT", "AGENT", "STATE", "AGE", "COST", "WAITS FOR", "NEWEST")
+_WIDTHS: Final = (_LINE, _NAME, _NAME, _LINE, _LINE, _LINE, _WAIT, _LINE)
 _WAIT_SECONDS: Final = 25.0
 _REST_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 0.5
@@ -34,11 +40,10 @@ _AGAIN_SECONDS: Final = 0.5
 
 
 class TopApp(App[str]):
-    """The live sessions; the app ends with the id of the one to attach to, or without any.
+    """The live trees; the app ends with the id of the session to attach to, or without any.
 
     Args:
         ob: Connected as who may see and answer all.
-        listed: Parameters of `session_list`, which choose the sessions.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -55,12 +60,9 @@ class TopApp(App[str]):
         Binding("ctrl+c", "quit", "Leave", show=False, priority=True),
     ]
 
-    def __init__(self, ob: Oubliette, listed: Mapping[str, Any]) -> None:
+    def __init__(self, ob: Oubliette) -> None:
         super().__init__()
         self._ob = ob
-        self._listed = listed
-        self._events = Transcript()
-        self._newest: dict[str, str] = {}
         self._projects: dict[str, str] = {}
         self._listing = False
         """Whether a listing will come that shows what has happened until now."""
@@ -72,11 +74,11 @@ class TopApp(App[str]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """List the sessions, now and after each event."""
+        """List the trees, now and after each event."""
         table = self._table
         for name in _COLUMNS:
             table.add_column(name, key=name)
-        self.run_worker(self._list(), name="list of sessions")
+        self.run_worker(self._list(), name="list of trees")
         self._begin_to_follow()
         self.set_interval(_REST_SECONDS, self._soon)  # ages, and what ended without an event
 
@@ -96,10 +98,6 @@ class TopApp(App[str]):
                 self._say(error)
                 self.set_timer(_REST_SECONDS, self._begin_to_follow)
                 return
-            for event in events:
-                for passage in self._events.passages(event):
-                    last = passage.text.rstrip().rpartition("\n")[2]
-                    self._newest[passage.session_id] = last[:_LINE]
             if events:
                 self._soon()
 
@@ -111,39 +109,54 @@ class TopApp(App[str]):
     async def _list(self) -> None:
         self._listing = False
         try:
-            page = await self._ob.call("session_list", **self._listed)
-            if {each["project_id"] for each in page["sessions"]} - self._projects.keys():
+            trees = await self._ob.trees()
+            several = [each for each in trees if each.live > 1][:EXPANDED]
+            states = await asyncio.gather(
+                *(self._ob.tree_state(each.session_id) for each in several)
+            )
+            if {each.project_id for each in trees} - self._projects.keys():
                 self._projects = {each.id: each.name for each in await self._ob.projects()}
         except OublietteError as error:
             self._say(error)
             return
-        self._show(page["sessions"])
+        self._show(trees, {each.exploration_id: each.rows for each in states})
 
-    def _show(self, sessions: list[dict[str, Any]]) -> None:
+    def _show(self, trees: Sequence[TreeInfo], rows: dict[str, Sequence[TreeRow]]) -> None:
         table = self._table
         chosen = self._chosen()
         table.clear()
-        shown = {each["session_id"] for each in sessions}
-        self._newest = {each: line for each, line in self._newest.items() if each in shown}
-        for level, each in below_each_other(sessions):
-            table.add_row(*self._cells(level, each), key=each["session_id"])
+        for tree in trees:
+            self._add(tree.session_id, self._cells_of_tree(tree))
+            for row in rows.get(tree.exploration_id, ()):
+                if row.session_id != tree.session_id and row.status in LIVE:
+                    self._add(row.session_id, self._cells_of_row(row))
         if chosen is not None and chosen in table.rows:
             table.move_cursor(row=table.get_row_index(chosen))
 
-    def _cells(self, level: int, session: dict[str, Any]) -> list[Text]:
-        session_id = session["session_id"]
-        cells = (
-            "  " * level + session_id[-SHORT:],
-            self._projects.get(session["project_id"], ""),
-            session["agent"],
-            session["status"],
-            span(time.time() - session["created_at"]),
-            f"${session['usage']['cost_usd']:.2f}",
-            waits_of(session),
-            self._newest.get(session_id) or session["title"].partition("\n")[0],
-        )
-        widths = (_LINE, _NAME, _NAME, _LINE, _LINE, _LINE, _WAIT, _LINE)
-        return [Text(cut(clean(cell), most)) for cell, most in zip(cells, widths, strict=True)]
+    def _add(self, session_id: str, cells: Iterator[str]) -> None:
+        texts = [Text(cut(clean(cell), most)) for cell, most in zip(cells, _WIDTHS, strict=True)]
+        self._table.add_row(*texts, key=session_id)
+
+    def _cells_of_tree(self, tree: TreeInfo) -> Iterator[str]:
+        yield tree.session_id[-SHORT:]
+        yield self._projects.get(tree.project_id, "")
+        yield tree.agent
+        yield "live" if tree.sessions == 1 else f"{tree.live} of {tree.sessions}"
+        yield span(time.time() - tree.created_at)
+        limit = "" if tree.max_cost_usd is None else f" of ${tree.max_cost_usd:.2f}"
+        yield f"${tree.cost_usd:.2f}{limit}"
+        yield _waits(each.what for each in tree.waiting)
+        yield tree.newest or tree.title
+
+    def _cells_of_row(self, row: TreeRow) -> Iterator[str]:
+        yield "  " * max(1, row.level) + row.session_id[-SHORT:]
+        yield self._projects.get(row.project_id, "")
+        yield row.agent
+        yield row.status
+        yield span(time.time() - row.created_at)
+        yield f"${row.cost_usd:.2f}"
+        yield _waits(each.what for each in row.waiting if each.kind not in {"child", "ended"})
+        yield row.title
 
     def _chosen(self) -> str | None:
         table = self._table
@@ -187,18 +200,5 @@ class TopApp(App[str]):
             self._say(error)
 
 
-def below_each_other(sessions: list[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Return each session with its level, children after their parent; others are at the top."""
-    known = {each["session_id"] for each in sessions}
-    children: dict[str | None, list[dict[str, Any]]] = {}
-    for each in sessions:
-        parent = each["parent_session_id"]
-        children.setdefault(parent if parent in known else None, []).append(each)
-    found: list[tuple[int, dict[str, Any]]] = []
-    waiting = [(0, each) for each in reversed(children.get(None, []))]
-    while waiting:
-        level, each = waiting.pop()
-        found.append((level, each))
-        below = children.get(each["session_id"], [])
-        waiting += [(level + 1, child) for child in reversed(below)]
-    return found
+def _waits(what: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(what))

@@ -7,9 +7,8 @@ that are stored (`begin_after`), so that they do so even if its clock was ahead 
 
 from __future__ import annotations
 
-import hashlib
+import os
 import re
-import secrets
 import threading
 import time
 import uuid
@@ -49,7 +48,7 @@ def new_id(prefix: str) -> str:
     """Return a new id with `prefix`; later ones sort after earlier ones of the same process."""
     global _last
     with _lock:
-        random = secrets.randbits(_RANDOM_BITS)
+        random = int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big")
         value = (time.time_ns() // 1_000_000 << _RANDOM_BITS) | random
         if value <= _last:  # random all the same: other processes may have begun after this one
             value = ((_last >> _RANDOM_BITS) + 1 << _RANDOM_BITS) | random
@@ -85,6 +84,8 @@ def _written(prefix: str, value: int) -> str:
 
 def derived_id(prefix: str, *parts: str) -> str:
     """Return the id with `prefix` that these texts have; it does not sort by creation."""
+    import hashlib  # the command line makes no such ids, and its import takes a while
+
     framed = b"".join(
         len(part := text.encode("utf-8", "surrogatepass")).to_bytes(8, "big") + part
         for text in parts

@@ -7,7 +7,6 @@ in a folder that was removed.
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,6 +63,8 @@ def replace_file(path: Path, text: str) -> None:
 
     Where it is a link, the file that it leads to is replaced. Missing folders are made.
     """
+    import tempfile
+
     place = Path(os.path.realpath(path))
     place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd, new = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -39,6 +38,8 @@ def apply(  # noqa: PLR0917 - one parameter per option
     All of it, or nothing: if it does not fit, or files that it changes have changes of your own,
     the checkout stays as it is. Nothing is staged or committed.
     """
+    import tempfile
+
     arguments = {
         "session_id": whole_id(home, "session", session_id),
         "turn": turn,

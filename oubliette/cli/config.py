@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -286,6 +285,8 @@ def _edited(text: str) -> str:
     editor = next((each for each in (*names, *known) if each), None)
     if editor is None:
         raise Unavailable("no editor is installed", hint="set EDITOR to the command of one")
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="oubliette-") as folder:
         draft = Path(folder) / "oubliette.toml"
         draft.write_text(text, encoding="utf-8")

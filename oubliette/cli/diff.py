@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -190,6 +189,8 @@ def export(  # noqa: PLR0917 - one parameter per option
 
 def _into(home: str | None, arguments: dict[str, Any], file: Path) -> dict[str, Any]:
     """Write the file at once, under its name when it is whole."""
+    import secrets
+
     if os.path.lexists(file):
         raise AlreadyExists(f"{file} exists already", hint="remove it, or choose another name")
     part = file.with_name(f".{file.name}.{secrets.token_hex(8)}.part")

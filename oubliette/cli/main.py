@@ -258,19 +258,50 @@ def _command(first: str) -> Any:
     """Return the parser of the command or group `first`, or of all of them.
 
     Parsers are made from signatures, and to make all of them takes longer than most commands run.
+    So those that the help of the program lists have no parameters.
     """
     if not first:
         return typer.main.get_command(app)
     alone = copy.copy(app)
+    if first in _HELP:
+        alone.registered_commands = [_listed(each) for each in app.registered_commands]
+        alone.registered_groups = [_empty(each) for each in app.registered_groups]
+        return typer.main.get_command(alone)
     alone.registered_commands = [each for each in app.registered_commands if each.name == first]
     alone.registered_groups = [each for each in app.registered_groups if each.name == first]
     return typer.main.get_command(alone)
 
 
+_HELP: Final = ("--help", "-h")
+
+
+def _listed(command: Any) -> Any:
+    """A command with its summary and without parameters."""
+
+    def callback() -> None:
+        pass
+
+    callback.__doc__ = command.callback.__doc__
+    listed = copy.copy(command)
+    listed.callback = callback
+    return listed
+
+
+def _empty(group: Any) -> Any:
+    """A group with its summary and without commands."""
+    empty = copy.copy(group)
+    empty.typer_instance = copy.copy(group.typer_instance)
+    empty.typer_instance.registered_commands = []
+    empty.typer_instance.registered_groups = []
+    return empty
+
+
 def _first(arguments: list[str]) -> str:
-    """The command or group that is named first, empty if there is none of this name."""
+    """The command or group that is named first, or the help; empty: it names none."""
     known = {each.name for each in (*app.registered_commands, *app.registered_groups)}
-    return arguments[0] if arguments and arguments[0] in known else ""
+    known.update(_HELP)
+    first = arguments[0] if arguments else _HELP[0]
+    return first if first in known else ""
 
 
 def run(arguments: list[str] | None = None) -> NoReturn:

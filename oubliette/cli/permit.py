@@ -10,7 +10,6 @@ import typer
 
 from oubliette import ids
 from oubliette.cli.client.calls import call
-from oubliette.cli.client.following import CALL_SECONDS, WAIT
 from oubliette.cli.client.resolver import LEAST, fitting, whole_id
 from oubliette.cli.terminal.choices import ANSWERS
 from oubliette.cli.terminal.output import (
@@ -92,6 +91,8 @@ def _follow(home: str | None, given: str | None, output: Format, *, notify: bool
     Raises:
         KeyboardInterrupt: the user has left.
     """
+    from oubliette.cli.client.following import CALL_SECONDS, WAIT
+
     session = None if given is None else whole_id(home, "session", given)
     asks = sys.stdin.isatty() and output is Format.text
     wanted = {"types": ["permission_request"], "session_id": session}

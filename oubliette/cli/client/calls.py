@@ -27,12 +27,13 @@ def call(
         progress: Name of the operation, whose progress is shown; empty: it reports none.
     """
     from oubliette.cli.client.tools import HomeServer
-    from oubliette.cli.terminal.progress import shown
     from oubliette.config.loader import find_home
 
     server = HomeServer(find_home(home))
     if not progress:
         return server.call(tool, arguments, seconds)
+    from oubliette.cli.terminal.progress import shown
+
     with shown(progress) as report:
         return server.call(tool, arguments, seconds, on_progress=report)
 

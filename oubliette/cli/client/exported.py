@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from oubliette.cli.client.calls import call
@@ -26,6 +24,9 @@ def write_exported(home: str | None, arguments: dict[str, Any], file: IO[bytes])
         RuntimeFailure: what came is not the file that the server described.
         OublietteError: the tool failed.
     """
+    import base64
+    import hashlib
+
     page = first = call(home, "session_export", arguments, SECONDS)
     digest, size = hashlib.sha256(), 0
     while True:

@@ -111,9 +111,9 @@ def _read(home: Path, tool: str, told: dict[str, Any], timeout: float) -> dict[s
     except Unavailable:
         pass
     if (home / DATABASE).exists():
+        _quiet()
         from oubliette.cli.client.offline import OutOfDate, read_offline
 
-        _quiet()
         try:
             return read_offline(home, tool, told)
         except OutOfDate:
@@ -205,20 +205,24 @@ def _owner(home: Path) -> str:
 
 
 def _alone(home: Path, tool: str, told: dict[str, Any]) -> dict[str, Any]:
+    _quiet()
     from oubliette.cli.client.offline import call_offline
 
-    _quiet()
     return call_offline(home, tool, told)
 
 
 def _locked(home: Path, tool: str, told: dict[str, Any]) -> dict[str, Any]:
+    _quiet()
     from oubliette.cli.client.offline import call_locked
 
-    _quiet()
     return call_locked(home, tool, told)
 
 
 def _quiet() -> None:
+    """Log warnings alone; to be called before modules that log are imported."""
+    from oubliette.cli.terminal.lean_structlog import import_structlog
+
+    import_structlog()
     from oubliette.cli.terminal import logging_config
 
     logging_config.configure("warning", as_json=False)

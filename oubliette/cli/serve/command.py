@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -205,6 +204,8 @@ def use_one_arena() -> None:
     speeds up nothing here, while the allocations of the store's threads are spread over many
     half-empty arenas: a quarter of the memory of a hundred idle sessions.
     """
+    import ctypes
+
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from oubliette.cli.terminal.output import clean, coloured, is_json, note
-from oubliette.runtime.containers.docker.image_progress import share_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -34,6 +33,8 @@ def shown(what: str) -> Generator[Callable[[str], None]]:
 def _bar(what: str) -> Generator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from oubliette.runtime.containers.docker.image_progress import share_of
 
     words = TextColumn("{task.description}", markup=False)
     rest = TextColumn("{task.fields[line]}", markup=False)

@@ -212,11 +212,25 @@ def docs(
     document: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Document; without it, they are listed.")
     ] = None,
+    man: Annotated[
+        bool,
+        typer.Option("--man", help="As a page for man; without NAME, that of the commands."),
+    ] = False,
     output: Output = Format.text,
 ) -> None:
     """List the documents of this release, or read one."""
     from oubliette.cli.terminal import documents
 
+    if man:
+        from oubliette.cli.terminal.man_page import COMMANDS, man_page
+
+        name = document or COMMANDS
+        page = man_page(name, documents.text(name))
+        if output is Format.json:
+            print_json({"name": name, "man": page})
+        else:
+            sys.stdout.write(page)
+        return
     if document is None:
         listed = [{"name": each, "title": documents.title(each)} for each in documents.names()]
         if output is Format.json:

@@ -341,6 +341,8 @@ def test_a_task_for_no_model_says_so_and_changes_are_taken_as_a_patch(desk: Desk
     assert "oubliette doctor" in done.stderr
     assert "The turn has failed." in done.stderr
     assert f"take it   oubliette export {session_id} changes.patch" in done.stderr
+    repeated = desk.run("run", "Fix the failing tests.\n\nAll of them.")
+    assert (repeated.returncode, "understood nothing" in repeated.stderr) == (1, True)
     named = desk.run("run", "say hello", "--agent", "scripted")
     assert "No agent with a model" not in named.stderr
 

@@ -268,6 +268,8 @@ def _leave(
         changes = _show_diff(home, session_id, task)
     except OublietteError as error:
         note(f"No diff: {error.message}" + (f" ({error.hint})" if error.hint else ""))
+    if outcome.only_repeated:
+        note("The scripted agent has understood nothing of it: it has repeated the task.")
     if outcome.status != "completed":
         note(_ENDINGS.get(outcome.status, f"The turn is {outcome.status}."))
     note("")

@@ -102,6 +102,8 @@ class Outcome:
         self.status = "running"
         self.final_text: str | None = None
         """The agent's last message; of a failed turn, the reason."""
+        self.only_repeated = False
+        """Whether the scripted agent, which was not asked for, has only repeated the task."""
         self.limit: str | None = None
         """Name of the limit that was reached in the last turn."""
         self.result: Any = None
@@ -123,6 +125,8 @@ class Outcome:
         if self.left or self.interrupted:
             return ExitCode.interrupted
         code = exit_code(self.status, self.limit)
+        if self.only_repeated:
+            return ExitCode.failed
         return self.problem.exit_code if self.problem and code is ExitCode.done else code
 
     @property
@@ -161,7 +165,8 @@ async def converse(url: str, key: str, task: RunTask) -> Outcome:
         )
         outcome = Outcome(await session.get())
         _introduce(outcome.session)
-        if outcome.session.agent == SCRIPTED and task.options.get("agent") is None:
+        by_default = outcome.session.agent == SCRIPTED and task.options.get("agent") is None
+        if by_default:
             note(
                 "No agent with a model is configured: the scripted one repeats the prompt. --agent"
                 " takes another; oubliette doctor shows which there are, and what they need."
@@ -175,7 +180,12 @@ async def converse(url: str, key: str, task: RunTask) -> Outcome:
             printing.result()
         if not outcome.left:
             outcome.session = await session.get()
+        outcome.only_repeated = by_default and work.messages == _lines(task.prompt)
         return outcome
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 async def _begin(
@@ -244,6 +254,8 @@ class _Work:
         self._screen = screen
         self._after = after
         self._asks = asks
+        self.messages: list[str] = []
+        """The agent's messages of the last turn."""
         self.going = asyncio.Event()
         """Whether it may print."""
         self.going.set()
@@ -286,6 +298,9 @@ class _Work:
                 outcome.status, outcome.final_text = status, text
             case oubliette.Status(status="running"):
                 outcome.limit = None
+                self.messages.clear()
+            case oubliette.Message(text=text):
+                self.messages.append(text.strip())
             case oubliette.ErrorEvent(kind="limit", limit=limit):
                 outcome.limit = limit
             case oubliette.SystemEvent(kind="tools_not_listed") if task.tools:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -80,6 +81,12 @@ def ps(
     count: Annotated[
         int, typer.Option("--count", "-n", min=1, max=1000, help="Maximum number of sessions.")
     ] = 20,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the whole ids alone, one on each line.")
+    ] = False,
+    whole: Annotated[
+        bool, typer.Option("--no-trunc", help="Show ids and texts as a whole on a terminal too.")
+    ] = False,
     home: Home = None,
     output: Output = Format.text,
 ) -> None:
@@ -89,11 +96,15 @@ def ps(
     if output is Format.json:
         print_json({"sessions": page["sessions"], "more": page["next_cursor"] is not None})
         return
+    if quiet:
+        sys.stdout.writelines(each["session_id"] + "\n" for each in page["sessions"])
+        return
     projects = pages(home, "project_list", "projects", {})
     names = {each["id"]: each["name"] for each in projects}
     print_entries(
         LISTED,
         [{**each, "project": names.get(each["project_id"], "")} for each in page["sessions"]],
+        whole=whole,
     )
     if page["next_cursor"] is not None:
         note(f"there are more: oubliette ps -n {min(1000, 5 * count)}")

@@ -155,11 +155,18 @@ def paged() -> Generator[IO[str]]:
             pydoc.pager(shown)
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], *, whole: bool = False
+) -> None:
     """Print a table: plain columns for a pipe; on a terminal drawn, with the ends of ids.
 
     A row is one line there: the last column, which is a text in most tables, is cut, and then other
     long texts. A column that is empty is left out.
+
+    Args:
+        head: Of each column.
+        rows: Their cells.
+        whole: Whether ids and texts are shown as they are, even if the terminal wraps them.
     """
     lines = [["" if cell is None else clean(str(cell)) for cell in row] for row in rows]
     if not sys.stdout.isatty():
@@ -173,17 +180,20 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     length = SHORT
     while len({each[-length:] for each in ids}) < len(ids):
         length += 1
-    lines = [[_shortened(cell, length) for cell in line] for line in lines]
+    if not whole:
+        lines = [[_shortened(cell, length) for cell in line] for line in lines]
     used = [n for n in range(len(head)) if not n or not lines or any(line[n] for line in lines)]
     head, lines = [head[n] for n in used], [[line[n] for n in used] for line in lines]
     with paged() as to:
-        _draw(Console(file=to), table, head, lines)
+        _draw(Console(file=to), table, head, lines, whole=whole)
 
 
-def _draw(console: Console, table: Table, head: list[str], lines: list[list[str]]) -> None:
+def _draw(
+    console: Console, table: Table, head: list[str], lines: list[list[str]], *, whole: bool
+) -> None:
     from rich.text import Text
 
-    widths = _widths(head, lines, console.width)
+    widths = _widths(head, lines, sys.maxsize if whole else console.width)
     for title, width in zip(head, widths, strict=True):
         table.add_column(title, no_wrap=True, overflow="ellipsis", width=width)
     # Where that is still too much the terminal wraps the lines, and no id is cut.
@@ -213,8 +223,10 @@ def _shortened(cell: str, length: int) -> str:
     return cell if found is None else found[1] + found[2][-length:]
 
 
-def print_entries(columns: Iterable[Column], entries: Iterable[Entry]) -> None:
-    """Print entries that a tool has listed as a table."""
+def print_entries(
+    columns: Iterable[Column], entries: Iterable[Entry], *, whole: bool = False
+) -> None:
+    """Print entries that a tool has listed as a table; `whole` as for `print_table`."""
     cells = [cell for _, cell in columns]
     print_table(
         [head for head, _ in columns],
@@ -222,6 +234,7 @@ def print_entries(columns: Iterable[Column], entries: Iterable[Entry]) -> None:
             [each[cell] if isinstance(cell, str) else cell(each) for cell in cells]
             for each in entries
         ],
+        whole=whole,
     )
 
 

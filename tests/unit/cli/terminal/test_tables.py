@@ -62,6 +62,14 @@ def test_a_terminal_that_is_too_narrow_wraps_lines_and_cuts_no_id_and_no_time(
     assert line.split() == ["2026-11-27", "22:29:06Z", "c55v6r", "w" * 11 + "…", "t" * 11 + "…"]
 
 
+def test_ids_and_texts_are_whole_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    print_table(["SESSION", "TITLE"], [[ONE, "t" * 40]], whole=True)
+    assert terminal.getvalue().splitlines()[1].split() == [ONE, "t" * 40]
+
+
 @pytest.mark.parametrize(
     "cell", [r"\[red]x[/red]", "[link=http://a.test]b[/link]", r"\\[bold]", ":bomb:", "[/]", "a["]
 )

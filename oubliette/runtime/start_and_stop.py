@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
 STAGE_SECONDS: Final = 60.0  # for one stage of the start
+SLOW_SECONDS: Final = 1.0
+"""Time of a stage of the start from which the log has it at the level info."""
 CLOSE_SECONDS: Final = 3.0  # for one part to close at the stop
 
 _REMEDIES: Final = {
@@ -70,7 +72,11 @@ async def starting(name: str, seconds: float = STAGE_SECONDS) -> AsyncGenerator[
         if (refused := no_room(error)) is None:
             raise
         raise refused from error
-    log.info("stage started", stage=name, seconds=round(time.monotonic() - began, 3))
+    seconds = round(time.monotonic() - began, 3)
+    if seconds >= SLOW_SECONDS:
+        log.info("stage started", stage=name, seconds=seconds)
+    else:
+        log.debug("stage started", stage=name, seconds=seconds)
 
 
 async def stopping(

@@ -92,8 +92,9 @@ def _checks(home: str | None, *, quick: bool) -> Iterator[Check]:
 
 
 def _print(check: Check) -> None:
-    mark = f"{check.status:<4}"
-    if coloured(sys.stdout):
+    unused = check.status == "ok" and check.detail.startswith("not used")
+    mark = f"{'-' if unused else check.status:<4}"
+    if coloured(sys.stdout) and not unused:
         mark = f"{_COLOURS[check.status]}{mark}\x1b[0m"
     sys.stdout.write(f"{mark}  {check.name:<18}  {clean(check.detail)}\n")
     if check.remedy:

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 
 import pytest
+from structlog.testing import capture_logs
 
 from oubliette.errors import ConfigError, DeadlineExceeded
+from oubliette.runtime import start_and_stop
 from oubliette.runtime.start_and_stop import starting, stopping
 
 pytestmark = pytest.mark.anyio
@@ -45,3 +47,12 @@ async def test_what_the_system_refuses_names_the_stage():
     with pytest.raises(ConfigError, match="the stage 'refused' failed: no such device"):
         async with starting("refused"):
             raise OSError("no such device")
+
+
+@pytest.mark.parametrize(("slow", "level"), [(0.0, "info"), (60.0, "debug")])
+async def test_a_stage_is_logged_at_the_usual_level_if_it_was_slow(monkeypatch, slow, level):
+    monkeypatch.setattr(start_and_stop, "SLOW_SECONDS", slow)
+    with capture_logs() as logged:
+        async with starting("store"):
+            pass
+    assert [(each["stage"], each["log_level"]) for each in logged] == [("store", level)]

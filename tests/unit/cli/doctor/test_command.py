@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from oubliette.cli.doctor import agents, checks, engines, sandbox
+from oubliette.cli.doctor import agents, checks, command, engines, sandbox
 from oubliette.cli.doctor.checks import Check
 from oubliette.config.schema import (
     AgentsConfig,
@@ -340,6 +340,17 @@ def test_apple_that_cannot_be_used_is_told_with_what_to_do(tmp_path: Path) -> No
     found = {check.name: check for check in engines.engines(config)}
     assert "services of container do not run" in told(found["apple"], "fail")
     assert found["apple"].remedy == "container system start --enable-kernel-install"
+
+
+@pytest.mark.parametrize(
+    ("detail", "status", "mark"),
+    [("not used: none", "ok", "-  "), ("works", "ok", "ok "), ("not used", "warn", "warn ")],
+)
+def test_what_is_there_and_not_used_has_a_mark_of_its_own(
+    capsys: pytest.CaptureFixture[str], detail: str, status: str, mark: str
+) -> None:
+    command._print(Check(name="podman", status=status, detail=detail))  # type: ignore[arg-type]
+    assert capsys.readouterr().out.startswith(mark)
 
 
 def test_a_sandbox_that_nobody_asks_for_is_no_failure() -> None:

@@ -57,7 +57,7 @@ class Status(Event, frozen=True, kw_only=True):
     depth: int | None = None
     """Of `created`: number of ancestors."""
     isolation: str | None = None
-    """Of `created`: isolation of the workspace."""
+    """Of `created`: `container`, also for a sandbox of bubblewrap, or `none`."""
 
 
 class Delta(Event, frozen=True, kw_only=True):

@@ -41,6 +41,8 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     home: str
     runtime: str
     isolation: str
+    agent: str
+    """Agent of sessions for which none is named."""
 
 
 async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -> None:
@@ -68,6 +70,9 @@ async def serve(home: Path, config: Config, *, ready: Callable[[Ready], None]) -
                 home=str(home),
                 runtime=server.context.runtime.name,
                 isolation=server.context.runtime.capabilities.isolation,
+                agent=next(iter(server.context.agents))
+                if config.agents.default == "auto"
+                else config.agents.default,
             )
         )
         stopped = asyncio.ensure_future(stop.wait())

@@ -21,6 +21,7 @@ from oubliette.cli.client.following import (
     exit_code,
 )
 from oubliette.cli.client.tools import HomeServer
+from oubliette.cli.terminal.choices import SCRIPTED, SCRIPTED_DOES
 from oubliette.cli.terminal.output import note, print_json, ring
 from oubliette.cli.terminal.screen import Screen, to_person
 
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from oubliette.api.callers.caller_loops import OnPermission
     from oubliette.errors import OublietteError
 
-SCRIPTED: Final = "scripted"
-"""Agent that works without a model, and understands no task."""
 _AUTONOMY: Final = {
     "off": "asks nothing, the container is the boundary",
     "ask": "no action without a permission",
@@ -167,10 +166,7 @@ async def converse(url: str, key: str, task: RunTask) -> Outcome:
         _introduce(outcome.session)
         by_default = outcome.session.agent == SCRIPTED and task.options.get("agent") is None
         if by_default:
-            note(
-                "No agent with a model is configured: the scripted one repeats the prompt. --agent"
-                " takes another; oubliette doctor shows which there are, and what they need."
-            )
+            note(f"No agent with a model is configured; --agent takes one. {SCRIPTED_DOES}")
         work = _Work(ob, task, session, outcome, screen, after=after, asks=asks)
         printing = asyncio.create_task(work.to_the_end(), name="events of the run")
         drawn = screen if task.shows else nullcontext()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from oubliette.cli.terminal import choices
+from oubliette.cli.terminal.choices import SCRIPTED, SCRIPTED_DOES
 from oubliette.cli.terminal.output import Format, Home, Output, note, print_json
 
 if TYPE_CHECKING:
@@ -160,7 +161,6 @@ def _serve_detached(
 def _serve_alone(place: Path, settings: dict[str, object], *, as_json: bool) -> None:
     """Run the server in this process."""
     import asyncio
-    import functools
 
     from oubliette.config.loader import load
     from oubliette.errors import ConfigError
@@ -173,7 +173,11 @@ def _serve_alone(place: Path, settings: dict[str, object], *, as_json: bool) -> 
 
     from oubliette.server.daemon import serve as serve_home
 
-    ready = functools.partial(_announce, place, as_json=as_json)
+    def ready(state: Any) -> None:
+        _announce(place, state, as_json=as_json)
+        if not as_json and config.agents.default == "auto" and state.agent == SCRIPTED:
+            note(f"No agent with a model is configured. {SCRIPTED_DOES}")
+
     try:
         asyncio.run(serve_home(place, config, ready=ready))
     except ConfigError as error:

@@ -6,6 +6,12 @@ from typing import Final
 
 AGENT: Final = "opencode|opencode-acp|droid|acp|scripted"
 """Agents of this release; packages and configurations add others."""
+SCRIPTED: Final = "scripted"
+"""Agent that works without a model, and understands no task."""
+SCRIPTED_DOES: Final = (
+    "The scripted one repeats what it does not understand; oubliette doctor shows which others"
+    " there are, and what they need."
+)
 AUTONOMY: Final = "off|low|medium|high|ask"
 LEVEL: Final = "debug|info|warning|error"
 RUNTIME: Final = "auto|process|docker|podman|apple"

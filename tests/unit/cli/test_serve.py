@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ import pytest
 
 from oubliette.api.control import ControlClient
 from oubliette.cli.client.offline import call_offline
+from oubliette.server import daemon
+from tests.unit.cli.command_line import Run
 
 COMMAND = [sys.executable, "-m", "oubliette.cli.main"]
 
@@ -157,6 +159,23 @@ def test_a_server_says_when_it_is_ready_lets_commands_in_and_stops_in_order(
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize(
+    ("agent", "words", "noted"),
+    [("scripted", [], True), ("opencode", [], False), ("scripted", ["--agent", "scripted"], False)],
+)
+def test_a_server_without_a_configured_agent_has_a_note(
+    run: Run, monkeypatch: pytest.MonkeyPatch, agent: str, words: list[str], noted: bool
+) -> None:
+    async def begins(home: Path, _: object, *, ready: Callable[[daemon.Ready], None]) -> None:
+        parts = {"url": "http://127.0.0.1:1/mcp", "runtime": "process", "isolation": "none"}
+        ready(daemon.Ready(pid=1, home=str(home), agent=agent, **parts))
+
+    monkeypatch.setattr(daemon, "serve", begins)
+    done = run("serve", *words)
+    assert done.code == 0, done.err
+    assert ("No agent with a model is configured" in done.err) is noted
+
+
 def test_a_detached_server_goes_on_tells_its_status_and_ends_its_agents_if_asked(
     environ: dict[str, str],
 ) -> None:

@@ -264,8 +264,15 @@ def _of_project(home: str | None, given: str, sent: dict[str, Any]) -> str:
     entries="workspaces",
 )
 def list_workspaces(answer: Answer) -> None:
-    """List the workspaces of a project, oldest first."""
-    print_entries(WORKSPACES, answer.done["workspaces"])
+    """List the workspaces of a project, oldest first, with their folders."""
+    from oubliette.config.loader import find_home
+    from oubliette.runtime.files.project_dirs import Folders
+
+    folders, project = Folders(find_home(answer.home)), answer.sent["project_id"]
+    print_entries(
+        (*WORKSPACES, ("PATH", lambda each: folders.workspace(project, each["id"]))),
+        answer.done["workspaces"],
+    )
 
 
 @workspace_app.command("path")

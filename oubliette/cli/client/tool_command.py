@@ -52,6 +52,8 @@ class Answer(NamedTuple):
     """As typed."""
     sent: Values
     done: Values
+    home: str | None
+    """As given on the command line."""
 
 
 def _parameter(
@@ -149,7 +151,7 @@ class ToolCommand:
             if output is Format.json:
                 print_json(done)
             else:
-                show(Answer(given, sent, done))
+                show(Answer(given, sent, done, home))
 
         parts = [
             (each.name, Annotated[each.kind, each.info], each.default) for each in self.parameters

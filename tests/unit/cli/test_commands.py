@@ -200,6 +200,22 @@ def test_a_project_is_named_in_a_scope_and_in_a_call(run: Run, home: Path) -> No
     assert "project_id" in run("call", "project_get", "project_id=shop").err
 
 
+def test_workspaces_are_listed_with_their_folders(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = dict.fromkeys(("last_session_at", "external_id", "source"), None)
+    workspace |= {"id": ids.new_uuid(), "is_default": True, "created_at": 1.0}
+
+    def call(*_: object, **__: object) -> dict[str, Any]:
+        return {"workspaces": [workspace], "next_cursor": None}
+
+    monkeypatch.setattr(tools.HomeServer, "call", call)
+    project = ids.new_id(ids.PROJECT)
+    cells = run("workspace", "list", project).out.splitlines()[1].split("\t")
+    assert cells[0] == workspace["id"]
+    assert cells[-1] == str(home / "projects" / project / "workspaces" / cells[0])
+
+
 # ---------------------------------------------------------------------- output
 
 

@@ -406,6 +406,7 @@ def test_a_result_by_a_schema_is_json_and_made_with_a_tool_of_the_user(desk: Des
     words = ["--tool", "python:shop_tools.price", "--returns", str(schema), "--quiet"]
     done = desk.run("run", "shop", task, *words, folder=desk.home.parent)
     assert (done.returncode, done.stdout, done.stderr) == (0, '{"sum": 3}\n', "")
+    assert desk.sessions[0]["title"] == 'call program_price {"item": "tea"}'
 
     done = desk.run("run", "say []", "--returns", str(schema))
     assert (done.returncode, done.stdout) == (1, "")

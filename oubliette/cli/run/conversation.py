@@ -22,8 +22,9 @@ from oubliette.cli.client.following import (
 )
 from oubliette.cli.client.tools import HomeServer
 from oubliette.cli.terminal.choices import SCRIPTED, SCRIPTED_DOES
-from oubliette.cli.terminal.output import note, print_json, ring
+from oubliette.cli.terminal.output import clean, note, print_json, ring
 from oubliette.cli.terminal.screen import Screen, to_person
+from oubliette.records import title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -203,7 +204,9 @@ async def _begin(
     limited = project
     if task.max_cost_usd is not None:
         limited = project.tree(max_cost_usd=task.max_cost_usd)
-    return await limited.spawn(message, new_workspace=True, **given), -1
+    # The message has the schema before the task.
+    title = "" if task.returns is None else " ".join(clean(title_of(task.prompt)).split())
+    return await limited.spawn(message, new_workspace=True, title=title or None, **given), -1
 
 
 def _introduce(session: SessionInfo) -> None:

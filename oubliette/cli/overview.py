@@ -1,9 +1,10 @@
-"""Commands `oubliette ps`, `tree` and `usage`: what works, who below whom, and what it costs."""
+"""Commands `oubliette ps`, `logs`, `tree` and `usage`: what works, and what it does and costs."""
 
 from __future__ import annotations
 
 import sys
 import time
+from contextlib import nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -18,6 +19,7 @@ from oubliette.cli.terminal.output import (
     Output,
     line_of,
     note,
+    paged,
     print_entries,
     print_json,
 )
@@ -108,6 +110,52 @@ def ps(
     )
     if page["next_cursor"] is not None:
         note(f"there are more: oubliette ps -n {min(1000, 5 * count)}")
+
+
+def logs(
+    session_id: Annotated[
+        str | None,
+        typer.Argument(help="Only of this session, whose id may be abbreviated."),
+    ] = None,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new events until you press Ctrl-C.")
+    ] = False,
+    project: Annotated[
+        str | None, typer.Option(help="Only of this project: its id or name.")
+    ] = None,
+    types: Annotated[
+        list[str] | None,
+        typer.Option("--type", help="Only events of this type; give it again for several."),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Only events with this text.")] = None,
+    after: Annotated[int, typer.Option(min=-1, help="Only events after this seq.")] = -1,
+    home: Home = None,
+    output: Output = Format.text,
+) -> None:
+    """Show the transcript of all sessions; with -o json their events, one object per line."""
+    chosen = {
+        "session_id": None if session_id is None else whole_id(home, "session", session_id),
+        "project_id": None if project is None else whole_id(home, "project", project),
+        "types": types or None,
+        "text": text,
+    }
+    from oubliette.cli.client.following import CALL_SECONDS, WAIT
+    from oubliette.cli.terminal.screen import shown
+
+    wait = 0.0
+    with (
+        nullcontext(sys.stdout) if follow else paged() as to,
+        shown(output, to, named=session_id is None, live=follow) as show,
+    ):
+        while True:
+            asked = {**chosen, "after": after, "wait_seconds": wait}
+            page = call(home, "event_list", asked, CALL_SECONDS)
+            for event in page["events"]:
+                show(event)
+            after, wait = page["next"], WAIT if follow else 0.0
+            if not page["more"] and not follow:
+                return
 
 
 def tree(

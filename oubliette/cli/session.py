@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -23,7 +22,6 @@ from oubliette.cli.terminal.output import (
     line_of,
     moment,
     note,
-    paged,
     print_entries,
     print_error,
     print_fields,
@@ -132,9 +130,6 @@ SessionId = Annotated[str, typer.Argument(help="Id of the session, which may be 
 Follow = Annotated[
     bool, typer.Option("--follow", "-f", help="Print its events until its turn has ended.")
 ]
-WAIT: Final = 30.0
-"""Seconds of one long poll."""
-CALL_SECONDS: Final = WAIT + 30.0
 SESSIONS: Final[tuple[Column, ...]] = (
     ("ID", "session_id"),
     ("STATUS", "status"),
@@ -339,51 +334,6 @@ def logs(  # noqa: PLR0917 - one parameter per option
     following.log(
         home, session_id, output, follow=follow, after=after, since=since, children=children
     )
-
-
-def log_of_all(
-    session_id: Annotated[
-        str | None,
-        typer.Argument(help="Only of this session, whose id may be abbreviated."),
-    ] = None,
-    *,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print new events until you press Ctrl-C.")
-    ] = False,
-    project: Annotated[
-        str | None, typer.Option(help="Only of this project: its id or name.")
-    ] = None,
-    types: Annotated[
-        list[str] | None,
-        typer.Option("--type", help="Only events of this type; give it again for several."),
-    ] = None,
-    text: Annotated[str | None, typer.Option(help="Only events with this text.")] = None,
-    after: Annotated[int, typer.Option(min=-1, help="Only events after this seq.")] = -1,
-    home: Home = None,
-    output: Output = Format.text,
-) -> None:
-    """Show the transcript of all sessions; with -o json their events, one object per line."""
-    chosen = {
-        "session_id": None if session_id is None else whole_id(home, "session", session_id),
-        "project_id": None if project is None else whole_id(home, "project", project),
-        "types": types or None,
-        "text": text,
-    }
-    from oubliette.cli.terminal.screen import shown
-
-    wait = 0.0
-    with (
-        nullcontext(sys.stdout) if follow else paged() as to,
-        shown(output, to, named=session_id is None, live=follow) as show,
-    ):
-        while True:
-            asked = {**chosen, "after": after, "wait_seconds": wait}
-            page = call(home, "event_list", asked, CALL_SECONDS)
-            for event in page["events"]:
-                show(event)
-            after, wait = page["next"], WAIT if follow else 0.0
-            if not page["more"] and not follow:
-                return
 
 
 def _text(given: str) -> str:

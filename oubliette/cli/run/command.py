@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from oubliette.cli.run.chosen_project import Source
-    from oubliette.cli.run.conversation import Outcome, RunTask
+    from oubliette.cli.run.run_task import Outcome, RunTask
 
 _ENDINGS: Final = {"failed": "The turn has failed.", "interrupted": "The turn was interrupted."}
 
@@ -135,7 +135,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option
             "--events and --returns": events and returns,
         }
     )
-    from oubliette.cli.run import chosen_project, conversation, named_parts
+    from oubliette.cli.run import chosen_project, named_parts, run_task
     from oubliette.cli.serve import background
     from oubliette.config.loader import find_home
 
@@ -150,7 +150,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option
         server = background.found_or_started(place)
         project_id, session_id = _where(home, place, source, project, session, go_on=go_on)
         text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
-        task = conversation.RunTask(
+        task = run_task.RunTask(
             project_id, text, options, session_id, functions, described, max_cost,
             events=events, quiet=quiet, notify=notify,
         )  # fmt: skip

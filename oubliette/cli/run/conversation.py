@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 import oubliette
 from oubliette.api.events.decoding import encode_event
-from oubliette.api.results import ResultType, ask_for_result
-from oubliette.cli.client.following import (
-    AGAIN_SECONDS,
-    INTERRUPTS,
-    LEAVES,
-    ExitCode,
-    exit_code,
-)
+from oubliette.api.results import ask_for_result
 from oubliette.cli.client.tools import HomeServer
+from oubliette.cli.run.keyboard import CtrlC, Questions
+from oubliette.cli.run.run_task import Outcome
 from oubliette.cli.terminal.choices import SCRIPTED, SCRIPTED_DOES
-from oubliette.cli.terminal.output import clean, note, print_json, ring
+from oubliette.cli.terminal.output import clean, note, print_json
 from oubliette.cli.terminal.screen import Screen, to_person
 from oubliette.records import title_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator
     from pathlib import Path
 
     from oubliette import Event, Session, SessionInfo, Turn, TurnResult
     from oubliette.api.callers.caller_loops import OnPermission
-    from oubliette.errors import OublietteError
+    from oubliette.cli.run.run_task import RunTask
 
 _AUTONOMY: Final = {
     "off": "asks nothing, the container is the boundary",
@@ -63,89 +55,6 @@ def key_of_operator(home: Path, scope: str, name: str) -> Generator[str]:
         server.call("token_revoke", {"token_id": key["token_id"]})
 
 
-class RunTask(NamedTuple):
-    """Task for an agent, and the form in which the user sees its work."""
-
-    project_id: str
-    prompt: str
-    options: dict[str, Any]
-    """`agent`, `model`, `autonomy`; None: it was not given."""
-    session_id: str | None = None
-    """The session to go on with; None: a new one, in a workspace of its own."""
-    tools: Sequence[Callable[..., Any]] = ()
-    returns: ResultType[Any] | None = None
-    max_cost_usd: float | None = None
-    events: bool = False
-    """Whether events are printed as JSON lines, and no transcript."""
-    quiet: bool = False
-    """Whether nothing but questions is shown."""
-    notify: bool = False
-    """Whether the terminal rings when there is a question."""
-
-    @property
-    def shows(self) -> bool:
-        """Whether there is a transcript."""
-        return not (self.events or self.quiet)
-
-
-class Outcome:
-    """State of a session when the terminal is done with it.
-
-    Args:
-        session: When it had begun.
-    """
-
-    def __init__(self, session: SessionInfo) -> None:
-        self.session_id = session.session_id
-        self.session = session
-        """The session, as it was last."""
-        self.status = "running"
-        self.final_text: str | None = None
-        """The agent's last message; of a failed turn, the reason."""
-        self.only_repeated = False
-        """Whether the scripted agent, which was not asked for, has only repeated the task."""
-        self.limit: str | None = None
-        """Name of the limit that was reached in the last turn."""
-        self.result: Any = None
-        """The value that the schema describes."""
-        self.problem: OublietteError | None = None
-        """The reason for which there is none, or for which the tools were not called."""
-        self.left = False
-        """Whether it was left running: by the user, or as it asks what cannot be answered here."""
-        self.asks = False
-        """Whether it was left for such a question."""
-        self.interrupted = False
-        """Whether the user had its turn interrupted."""
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code of the command."""
-        if self.asks:
-            return ExitCode.answer_needed
-        if self.left or self.interrupted:
-            return ExitCode.interrupted
-        code = exit_code(self.status, self.limit)
-        if self.only_repeated:
-            return ExitCode.failed
-        return self.problem.exit_code if self.problem and code is ExitCode.done else code
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """The outcome, for programs."""
-        session = self.session
-        return {
-            "session_id": session.session_id,
-            "project_id": session.project_id,
-            "workspace_id": session.workspace_id,
-            "agent": session.agent,
-            "model": session.model,
-            "autonomy": session.autonomy,
-            "status": self.status,
-            "final_text": self.final_text,
-            "usage": msgspec.to_builtins(session.usage),
-        }
-
-
 async def converse(url: str, key: str, task: RunTask) -> Outcome:
     """Give a task to an agent, and print what happens until it is done.
 
@@ -161,7 +70,7 @@ async def converse(url: str, key: str, task: RunTask) -> Outcome:
     asks = sys.stdin.isatty() and task.options.get("autonomy") != "off"
     async with oubliette.connect(url, key, on_exit="keep") as ob:
         session, after = await _begin(
-            ob, task, _Terminal(screen, notify=task.notify).decide if asks else None
+            ob, task, Questions(screen, notify=task.notify).decide if asks else None
         )
         outcome = Outcome(await session.get())
         _introduce(outcome.session)
@@ -171,7 +80,7 @@ async def converse(url: str, key: str, task: RunTask) -> Outcome:
         work = _Work(ob, task, session, outcome, screen, after=after, asks=asks)
         printing = asyncio.create_task(work.to_the_end(), name="events of the run")
         drawn = screen if task.shows else nullcontext()
-        with drawn, _CtrlC(session, outcome, printing, work.going):
+        with drawn, CtrlC(session, outcome, printing, work.going):
             await asyncio.wait([printing])
         if not printing.cancelled():
             printing.result()
@@ -318,102 +227,3 @@ class _Work:
         """Whether a question, which may be an old one, has no answer yet."""
         waiting = await self._ob.permissions(self._session.project_id)
         return asked.request_id in {each.request_id for each in waiting}
-
-
-class _CtrlC:
-    """Lets Ctrl-C end the printing, and another one soon after it interrupt the turn instead.
-
-    Args:
-        session: The session.
-        outcome: Gets what the user has chosen.
-        printing: Prints the events.
-        going: Whether it may print.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        outcome: Outcome,
-        printing: asyncio.Task[None],
-        going: asyncio.Event,
-    ) -> None:
-        self._session = session
-        self._outcome = outcome
-        self._printing = printing
-        self._going = going
-        self._loop = asyncio.get_running_loop()
-        self._leaving: asyncio.TimerHandle | None = None
-        self._interrupt: asyncio.Task[None] | None = None
-
-    def __enter__(self) -> None:
-        self._loop.add_signal_handler(signal.SIGINT, self._pressed)
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.remove_signal_handler(signal.SIGINT)
-        if self._leaving is not None:
-            self._leaving.cancel()
-        if self._interrupt is not None:
-            self._interrupt.cancel()
-
-    def _pressed(self) -> None:
-        if self._leaving is None:
-            note(LEAVES)
-            self._going.clear()
-            self._leaving = self._loop.call_later(AGAIN_SECONDS, self._leave)
-        elif self._interrupt is None:
-            note(INTERRUPTS)
-            self._leaving.cancel()
-            self._outcome.interrupted = True
-            self._going.set()
-            self._interrupt = asyncio.create_task(
-                self._session.interrupt(), name="interrupt of the run"
-            )
-            self._interrupt.add_done_callback(_told)
-        else:
-            self._leave()
-
-    def _leave(self) -> None:
-        self._outcome.left = True
-        self._printing.cancel()
-
-
-def _told(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        note(f"The turn was not interrupted: {error}")
-
-
-class _Terminal:
-    """Asks the person at the terminal, one question at a time.
-
-    Args:
-        screen: Where events are shown; it waits for the answer.
-        notify: Whether it rings.
-    """
-
-    def __init__(self, screen: Screen, *, notify: bool) -> None:
-        self._screen = screen
-        self._notify = notify
-        self._turn = asyncio.Lock()
-
-    async def decide(self, request: oubliette.PermissionRequest) -> bool:
-        """Whether the agent may do what it asks for."""
-        async with self._turn:
-            if self._notify:
-                ring(request.text or "An agent asks")
-            with self._screen.paused():
-                self._screen.show(request)
-                sys.stderr.write("Allow it? [y/N] ")
-                sys.stderr.flush()
-                return (await _line()).strip().casefold() in {"y", "yes"}
-
-
-async def _line() -> str:
-    """The next line of standard input, without a thread that would outlive the session."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(sys.stdin.fileno())
-    return sys.stdin.readline()

@@ -112,13 +112,24 @@ def _failure(log: Path, before: int) -> OublietteError:
     with log.open("rb") as written:
         written.seek(before)
         text = written.read().decode(errors="replace").strip()
-    try:
-        error = from_wire(json.loads(text.splitlines()[-1])["error"])
-    except (ValueError, LookupError, TypeError):  # it was killed, or could not even begin
+    error = _error_in(text)
+    if error is None:  # it was killed, or could not even begin
         tail = text[-_LOG_SHOWN:]
         error = RuntimeFailure(f"the server did not start:\n{tail}", hint="oubliette doctor")
     error.hint = f"{error.hint}; its log is {log}" if error.hint else f"its log is {log}"
     return error
+
+
+def _error_in(text: str) -> OublietteError | None:
+    """Return the last error in a log; lines behind it are of the server that runs already."""
+    for line in reversed(text.splitlines()):
+        with contextlib.suppress(ValueError):
+            match json.loads(line):
+                case {"error": {"code": str(), "message": str()} as error}:
+                    return from_wire(error)
+                case _:
+                    pass
+    return None
 
 
 def answering(home: Path) -> RunningServer:

@@ -145,11 +145,11 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter per option
     source = None
     if project is None and session is None:
         source = chosen_project.Source(folder or repo, branch, dirty=dirty)
+    text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
     place = find_home(home)
     with without_notes() if quiet else nullcontext():
         server = background.found_or_started(place)
         project_id, session_id = _where(home, place, source, project, session, go_on=go_on)
-        text = sys.stdin.read().removesuffix("\n") if prompt == "-" else prompt
         task = run_task.RunTask(
             project_id, text, options, session_id, functions, described, max_cost,
             events=events, quiet=quiet, notify=notify,

@@ -34,7 +34,7 @@ class Nodes:
         self.folder = Path(tempfile.mkdtemp(prefix="ob", dir="/tmp"))
         self.folder.chmod(0o711)
         self._stacks: dict[str, contextlib.AsyncExitStack] = {}
-        self._url = url
+        self.url = url
         self._settings: dict[str, object] = {
             "store.database": url,
             "server.port": 0,
@@ -77,14 +77,14 @@ class Nodes:
 
     def drain(self, name: str, *, draining: bool = True) -> None:
         """Let a node be drained, or not any more."""
-        with psycopg.connect(self._url, autocommit=True) as connection:
+        with psycopg.connect(self.url, autocommit=True) as connection:
             set_draining(connection, name, draining=draining)
 
     def give_up(self, name: str) -> None:
         """Record a node as if it had stood still for longer than its lease, and was given up."""
         node = self.servers[name].node
         assert node is not None
-        with psycopg.connect(self._url, autocommit=True) as connection:
+        with psycopg.connect(self.url, autocommit=True) as connection:
             connection.execute(
                 "UPDATE nodes SET lease_until = clock_timestamp() - interval '1 minute',"
                 " epoch = epoch + 1, state = 'gone' WHERE name = %s AND epoch = %s",

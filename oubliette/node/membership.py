@@ -19,7 +19,7 @@ from oubliette import ids
 from oubliette.errors import ConfigError, StorageUnavailable
 from oubliette.node.spec import memory
 from oubliette.runtime.files.instance import INSTANCE
-from oubliette.runtime.store.postgres.cluster import nodes
+from oubliette.runtime.store.postgres.cluster import nodes, placements
 from oubliette.runtime.store.postgres.cluster.duty import Duty
 from oubliette.runtime.store.postgres.cluster.listener_rows import FORGET_SECONDS, forget_listeners
 from oubliette.runtime.store.postgres.cluster.node_lease import NodeLease
@@ -112,6 +112,7 @@ class Membership:
         if self.copies is not None:
             self.copies.start()
         self.notices.start()
+        await self.control.run(placements.forget_deleted, self.name)
         return database
 
     def _take(self, offer: NodeOffer) -> PostgresDatabase:
@@ -205,6 +206,7 @@ class Membership:
         gone = nodes.declare_ended(connection, self.fence, after=after)
         if gone:
             _log.warning("nodes given up", nodes=gone)
+            placements.forget_deleted(connection)
         if time.monotonic() >= self._forget_at:
             self._forget_at = time.monotonic() + FORGET_SECONDS
             forget_listeners(connection)

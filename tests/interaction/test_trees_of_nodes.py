@@ -6,9 +6,12 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 import oubliette
+from oubliette.runtime.store.postgres.cluster import placements
+from tests.consent import delete_with_all
 from tests.nodes import Nodes
 
 if TYPE_CHECKING:
@@ -33,9 +36,13 @@ async def project_on(cluster: Nodes, node: str, **arguments: object) -> str:
     return str(made["id"])
 
 
+KEY = {"api_key_scope": "write", "api_key_project": "*"}
+"""Of an agent that reaches all projects."""
+
+
 def spawn(project_id: str, prompt: str = "say x") -> str:
-    given = json.dumps({"project_id": project_id, "prompt": prompt, "new_session": True})
-    return f"call oubliette_session_spawn {given}"
+    given = {"project_id": project_id, "prompt": prompt, "new_session": True, **KEY}
+    return f"call oubliette_session_spawn {json.dumps(given)}"
 
 
 async def started(ob: oubliette.Oubliette, project_id: str, prompt: str) -> str:
@@ -45,8 +52,7 @@ async def started(ob: oubliette.Oubliette, project_id: str, prompt: str) -> str:
         project_id=project_id,
         prompt=prompt,
         new_session=True,
-        api_key_scope="write",
-        api_key_project="*",
+        **KEY,
     )
     return str(made["session_id"])
 
@@ -113,3 +119,63 @@ async def test_sessions_that_fail_with_their_machine_leave_their_places_in_a_tre
                 await asyncio.sleep(0.1)
             while (answer := await another())["is_error"]:
                 assert "max_agents_at_once" in answer["text"]
+
+
+async def test_a_deleted_project_keeps_its_home_until_its_tree_has_ended_elsewhere(cluster):
+    """Steps: the root on alpha ends, its project is deleted; its child on beta starts others."""
+    first = await project_on(cluster, "alpha", name="first", limits={"max_agents": 4})
+    second = await project_on(cluster, "beta", name="second")
+    async with oubliette.connect(cluster.servers["beta"].url, await cluster.key("alpha")) as ob:
+        await ob.call("container_exec", project_id=second, command="mkfifo gate")
+        calls = [spawn(second, "sleep 600")] * 4
+        prompt = "\n".join(["exec cat gate", "parallel", *calls, "end"])
+        child = await orphan(ob, first, second, prompt)
+        assert await home_of(cluster, first) == "alpha"
+        await ob.call("container_exec", project_id=second, command="echo > gate")
+        outcomes = await outcome(ob, child)
+        assert sum(not each["is_error"] for each in outcomes) == 2, outcomes
+        assert "max_agents: the limit of this tree is 4" in str(outcomes)
+        await ob.call("session_end", session_id=child, tree=True)
+        await no_home(cluster, first)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("fails", ["gone", "restarted"])
+async def test_nothing_stays_of_a_deleted_project_whose_node_has_failed(cluster, fails):
+    """Steps: alpha fails, the last session of the tree ends, and alpha is given up or is back."""
+    first = await project_on(cluster, "alpha", name="first")
+    second = await project_on(cluster, "beta", name="second")
+    async with oubliette.connect(cluster.servers["beta"].url, await cluster.key("beta")) as ob:
+        child = await orphan(ob, first, second)
+        assert await home_of(cluster, first) == "alpha"
+        cluster.network.cut("alpha")
+        await cluster.stop("alpha")
+        await ob.call("session_end", session_id=child)
+        if fails == "restarted":
+            await cluster.start("alpha", **{"cluster.labels": ["name=alpha"]})
+        await no_home(cluster, first)
+
+
+async def orphan(
+    ob: oubliette.Oubliette, first: str, second: str, prompt: str = "say ready"
+) -> str:
+    """The child, in the second project, of a root that has ended with its project; its id."""
+    root = await started(ob, first, spawn(second, prompt))
+    child = (await outcome(ob, root))["structured"]["session_id"]
+    await ob.call("session_end", session_id=root)
+    await delete_with_all(ob.call, first)
+    return str(child)
+
+
+async def home_of(cluster: Nodes, project_id: str) -> str | None:
+    """The node of a project by the database; None: it has none."""
+    with psycopg.connect(cluster.url, autocommit=True) as connection:
+        found = placements.home_of(connection, project_id)
+    return None if found is None else found.node
+
+
+async def no_home(cluster: Nodes, project_id: str) -> None:
+    """Wait until a project has no home any more."""
+    async with asyncio.timeout(60):
+        while await home_of(cluster, project_id) is not None:
+            await asyncio.sleep(0.05)  # there is no notice of it

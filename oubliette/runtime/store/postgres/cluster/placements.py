@@ -35,6 +35,11 @@ UPDATE placements SET node = %s, epoch = %s, placed = clock_timestamp() FROM lef
 WHERE placements.project_id = left_behind.project_id
 RETURNING placements.project_id, left_behind.node
 """
+_FORGET_DELETED: Final = """
+DELETE FROM placements USING projects, nodes
+WHERE projects.id = project_id AND projects.deleted_at IS NOT NULL
+  AND nodes.name = node AND (nodes.state = 'gone' OR nodes.name = %s)
+"""
 
 
 def place(connection: Connection, project_id: str, node: str) -> str:
@@ -121,6 +126,15 @@ def homes_on(connection: Connection, node: str) -> list[ProjectHome]:
 def forget_placement(connection: Connection, project_id: str) -> None:
     """Delete the placement of a project that is deleted."""
     connection.execute("DELETE FROM placements WHERE project_id = %s", (project_id,))
+
+
+def forget_deleted(connection: Connection, starting: str | None = None) -> None:
+    """Delete the placements of deleted projects on nodes that count none of their trees any more.
+
+    Those are the nodes that are gone, and the one that starts. A tree that goes on elsewhere has
+    its project placed again.
+    """
+    connection.execute(_FORGET_DELETED, (starting,))
 
 
 def _home(row: tuple[Any, ...]) -> ProjectHome:

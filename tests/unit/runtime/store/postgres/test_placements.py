@@ -158,3 +158,23 @@ def test_a_move_waits_for_a_session_that_is_about_to_live_and_is_then_refused(co
     home = placements.home_of(spawning, "p1")
     assert home is not None
     assert home.node == "a"
+
+
+def test_a_deleted_project_has_no_home_on_a_node_that_is_gone_or_starts(connection):
+    """Whether or not a tree of it goes on: that has it placed anew."""
+    a, b = take(connection, "a"), take(connection, "b")
+    for project, node in (("p1", "a"), ("p2", "b"), ("p3", "a")):
+        placements.place(connection, project, node)
+        connection.execute(
+            "INSERT INTO projects (id, name, folded, deleted_at, data) VALUES (%s, %s, %s, %s, '{}')",
+            (project, project, project, None if project == "p3" else 1.0),
+        )
+    placements.forget_deleted(connection)
+    assert placements.home_of(connection, "p1") is not None
+    let_lease_end(connection, a.node)
+    nodes.declare_gone(connection, a.node, b)
+    placements.forget_deleted(connection)
+    homes = {each: placements.home_of(connection, each) for each in ("p1", "p2", "p3")}
+    assert {each for each, home in homes.items() if home} == {"p2", "p3"}
+    placements.forget_deleted(connection, b.node)
+    assert placements.home_of(connection, "p2") is None

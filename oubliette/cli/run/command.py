@@ -211,11 +211,19 @@ def _with_key(place: Path, url: str, task: RunTask) -> Outcome:
     """Run the task with a key that exists as long as this command."""
     import asyncio
 
+    from oubliette.cli.client.other_owner import explained
+    from oubliette.cli.client.tools import HomeServer
     from oubliette.cli.run import conversation
 
     scope = f"project:{task.project_id}"
     with conversation.key_of_operator(place, scope, "oubliette run") as key:
-        return asyncio.run(conversation.converse(url, key, task))
+        try:
+            return asyncio.run(conversation.converse(url, key, task))
+        except OublietteError as error:
+            if task.session_id is None:
+                raise
+            get = HomeServer(place).call
+            raise explained(get, task.session_id, error, "converse with it") from error
 
 
 def _print_result(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from oubliette.api.errors import ResultInvalid
+from oubliette.cli.client import tools
+from oubliette.cli.run import command, conversation
 from oubliette.cli.run.named_parts import result_described, tool_named
-from oubliette.errors import InvalidParameter
+from oubliette.cli.run.run_task import RunTask
+from oubliette.errors import Forbidden, InvalidParameter, NotFound
 from tests.unit.cli.command_line import Run
 
 FIRST_WORDS = ["run"]
@@ -73,3 +77,17 @@ def test_a_result_is_valid_by_the_schema_in_the_file(tmp_path: Path) -> None:
         with pytest.raises(InvalidParameter) as refused:
             result_described(str(file))
         assert str(file) in str(refused.value)
+
+
+@pytest.mark.parametrize(("session", "error"), [(SESSION, Forbidden), (None, NotFound)])
+def test_a_session_of_another_principal_is_called_that(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, session: str | None, error: type[Exception]
+) -> None:
+    async def refused(*_: object) -> None:
+        raise NotFound("there is no such session")
+
+    monkeypatch.setattr(conversation, "converse", refused)
+    monkeypatch.setattr(conversation, "key_of_operator", lambda *_: nullcontext("oub_1"))
+    monkeypatch.setattr(tools.HomeServer, "call", lambda *_: {})
+    with pytest.raises(error):
+        command._with_key(tmp_path, "http://127.0.0.1:1/mcp", RunTask("proj_1", "Go", {}, session))

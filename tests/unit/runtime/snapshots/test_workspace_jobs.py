@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from oubliette.errors import DeadlineExceeded, RuntimeFailure
+from oubliette.runtime.snapshots.workspace.tree_reader import LARGEST
 from oubliette.runtime.snapshots.workspace_job import WorkspaceJobs
 from tests.unit.runtime.snapshots.conftest import Shadow
 
@@ -35,9 +37,12 @@ def running() -> list[psutil.Process]:
 
 def endless(shadow: Shadow) -> None:
     """Fill a workspace so that reading it takes minutes."""
-    path = shadow.workspace / "large"
-    path.touch()
-    os.truncate(path, 1 << 40)
+    folder = shadow.workspace / "large"
+    folder.mkdir()
+    for number in range(100):
+        path = folder / str(number)
+        path.touch()
+        os.truncate(path, LARGEST)
 
 
 async def job_begun(before: int) -> list[psutil.Process]:
@@ -90,7 +95,7 @@ async def test_a_job_that_is_cancelled_ends_with_all_that_it_has_started(
         await task
     left = (await asyncio.to_thread(psutil.wait_procs, begun, 10))[1]
     assert not left
-    (shadow.workspace / "large").unlink()
+    shutil.rmtree(shadow.workspace / "large")
     (shadow.workspace / "file").write_text("two")
     assert (await shadow.turn(3)).changed
 
@@ -120,7 +125,7 @@ async def test_a_job_that_dies_is_an_error_and_not_the_end_of_others(
     job.send_signal(signal.SIGKILL)
     with pytest.raises(RuntimeFailure, match="reader failed"):
         await task
-    (shadow.workspace / "large").unlink()
+    shutil.rmtree(shadow.workspace / "large")
     (shadow.workspace / "file").write_text("two")
     taken = await shadow.turn(2)
     assert taken.changed, taken

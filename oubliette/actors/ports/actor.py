@@ -6,6 +6,7 @@ A port belongs to a session and to one run of its container: it closes when eith
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -38,7 +39,7 @@ from oubliette.errors import (
     NotFound,
     Unauthenticated,
 )
-from oubliette.kit import Actor, Down, LocalMessage, Message, handles
+from oubliette.kit import Actor, Down, LocalMessage, MailboxFull, Message, handles
 
 if TYPE_CHECKING:
     from oubliette.actors.container.guest_connection import GuestConnection
@@ -82,7 +83,7 @@ class PortOverdue(Message):
 
 
 class Dialled(Message):
-    """To itself: an attempt to connect has ended; its asker has the answer."""
+    """To itself: an attempt to connect, or to release a container, has ended."""
 
 
 class PortsActor(Actor):
@@ -244,7 +245,12 @@ class PortsActor(Actor):
         for answer, _ in port.waiting:
             answer.set_error(Conflict(f"the port was closed: {reason}"))
         port.cut(*port.connections)
-        self.system.ref(f"{port.unit}/container").tell(Release(session_id=port.lease))
+        container = self.system.ref(f"{port.unit}/container")
+        try:
+            container.tell(Release(session_id=port.lease))
+        except MailboxFull:  # once it has room: the ports of all others do not wait for it
+            released = container.send(Release(session_id=port.lease))
+            self.pipe_to_self(released, lambda _: Dialled(), lambda _: Dialled())
         if port.container_id is not None:
             self._note(port, "port_closed", f"port {port.port} is closed: {reason}")
         if not any(each.session == port.session for each in self._ports.values()):
@@ -255,7 +261,8 @@ class PortsActor(Actor):
         session = self._context.session_registry.session(port.session_id)
         if session is not None and session.is_alive():
             data = {"message": text, "port": port.port, "name": port.name}
-            session.tell(NoteEvent(kind=kind, data=data))
+            with contextlib.suppress(MailboxFull):  # an event less, and not all ports
+                session.tell(NoteEvent(kind=kind, data=data))
 
     # ------------------------------------------------------------------ keys
     def _await_expiry(self, port: OpenedPort, used: OpenPort | OpenConnection) -> None:

@@ -25,7 +25,7 @@ from oubliette.actors.ports.open_port import LINK_SECONDS, MOST, PortGrants
 from oubliette.actors.session.messages import NoteEvent
 from oubliette.config.schema import Config, PortsConfig
 from oubliette.errors import Conflict, Forbidden, LimitExceeded, NotFound, Unauthenticated
-from oubliette.kit import Actor, handles
+from oubliette.kit import Actor, MailboxFull, Message, handles
 from tests.unit.actors.fakes import FakeSocket
 
 if TYPE_CHECKING:
@@ -46,18 +46,52 @@ class StartingContainer(Actor):
         pass
 
 
+class Stay(Message):
+    """To a stand-in: take nothing more until you may."""
+
+
+class Stuck(Actor):
+    """An actor that is busy, and whose mailbox is full."""
+
+    mailbox_size = 1
+
+    def __init__(self, may: asyncio.Event, taken: list[Message], container_id: str) -> None:
+        super().__init__()
+        self._may, self._taken, self._container_id = may, taken, container_id
+
+    @handles(Acquire)
+    def _acquire(self, _: Acquire) -> str:
+        return self._container_id
+
+    @handles(Stay)
+    async def _stay(self, message: Stay) -> None:
+        self._taken.append(message)
+        await self._may.wait()
+
+    @handles(NoteEvent, Release)
+    def _take(self, message: NoteEvent | Release) -> None:
+        self._taken.append(message)
+
+
 class Scene:
     """A session and its container, both played, and the owner of the ports."""
 
-    def __init__(self, world: World, *, starts: bool = True) -> None:
+    def __init__(
+        self, world: World, *, starts: bool = True, stuck: asyncio.Event | None = None
+    ) -> None:
         self.world = world
         self.session_id = ids.new_id(ids.SESSION)
         self.project_id = ids.new_id(ids.PROJECT)
         self.session = f"unit/sessions/{self.session_id}"
-        self.heard = world.record(self.session)
         self.container_id = ids.new_id(ids.CONTAINER)
+        self.heard: list[Any] = []
         self.leases: list[Any] = []
-        if starts:
+        if stuck is None:
+            self.heard = world.record(self.session)
+        if stuck is not None:
+            for name in (self.session, "unit/container"):
+                world.system.spawn(Stuck, stuck, self.leases, self.container_id, name=name)
+        elif starts:
             self.leases = world.record("unit/container", self.container_id)
         else:
             world.system.spawn(StartingContainer, name="unit/container")
@@ -105,6 +139,27 @@ async def test_a_port_holds_its_container_until_it_is_closed(scene: Scene) -> No
     await scene.world.until(lambda: scene.kinds() == ["port_opened", "port_closed"])
     (released,) = scene.seen(Release)
     assert released.session_id == lease.session_id
+
+
+async def test_a_session_and_a_container_that_take_nothing_more_end_no_ports_of_others(
+    world: World,
+) -> None:
+    may = asyncio.Event()
+    scene = Scene(world, stuck=may)
+    first = scene.ports.incarnation
+    await scene.open()
+    for number, name in enumerate((scene.session, "unit/container"), 1):
+        ref = world.system.ref(name)
+        ref.tell(Stay())
+        await world.until(lambda number=number: len(scene.seen(Stay)) == number)
+        ref.tell(Stay())
+        with pytest.raises(MailboxFull):
+            ref.tell(Stay())
+    assert await scene.ports.ask(ClosePort(session_id=scene.session_id, port=8000))
+    assert await scene.listed() == []
+    assert scene.ports.incarnation == first
+    may.set()
+    await world.until(lambda: any(isinstance(each, Release) for each in scene.leases))
 
 
 async def test_a_token_is_good_once_and_for_a_minute(scene: Scene) -> None:

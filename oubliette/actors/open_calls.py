@@ -58,6 +58,10 @@ class ReportCalls(Message):
     """To a SessionActor: request for OpenCallIds, from an owner that was restarted."""
 
 
+class ReportAsked(LocalMessage):
+    """To the OpenCallsActor itself: a session has `ReportCalls`, or has ended."""
+
+
 class CallClaimed(LocalMessage):
     """To itself: what became of a claim."""
 
@@ -138,7 +142,13 @@ class OpenCallsActor(Actor):
                 self._forget(name)
                 continue
             self.watch(session)
-            session.tell(ReportCalls())
+            # One whose mailbox is full gets it once there is room; the others do not wait for it.
+            asked = session.send(ReportCalls())
+            self.pipe_to_self(asked, lambda _: ReportAsked(), lambda _: ReportAsked())
+
+    @handles(ReportAsked)
+    def _asked(self, _: ReportAsked) -> None:
+        """Do nothing: `OpenCallIds` follows, or the session has ended."""
 
     @handles(ReserveCall, at_once=True)
     def _reserve(self, message: ReserveCall) -> None:

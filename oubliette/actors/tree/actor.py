@@ -13,6 +13,7 @@ node is reported by the branch there (`branch.py`), and reached through it.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +32,7 @@ from oubliette.actors.store.outages import once_back
 from oubliette.actors.tree.limits import refuse_above_limits, resolve_limits, tightened
 from oubliette.actors.tree.local_sessions import local_session, who_waits
 from oubliette.actors.tree.messages import GetUsage, JoinTree, PassToMember, Reserve, Unreserve
-from oubliette.kit import Actor, Down, LocalMessage, Message, handles
+from oubliette.kit import Actor, Down, LocalMessage, MailboxFull, Message, handles
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import TERMINAL
 from oubliette.runtime.store import queries
@@ -143,7 +144,8 @@ class TreeActor(Actor):
         if node is None:
             session = local_session(self._context, session_id)
             if session is not None:
-                session.tell(message)
+                with contextlib.suppress(MailboxFull):  # the end of its time comes again
+                    session.tell(message)
             return session is not None
         if node == UNSEEN or session_id not in self._lives:
             return False

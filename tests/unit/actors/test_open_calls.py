@@ -17,7 +17,7 @@ from oubliette.actors.open_calls import (
     ReserveCall,
 )
 from oubliette.errors import LimitExceeded
-from oubliette.kit import Actor, Message, Reply, System, handles
+from oubliette.kit import Actor, MailboxFull, Message, Reply, System, handles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -72,6 +72,25 @@ class Caller(Actor):
     def _settled(self, message: ReleaseCall) -> None:
         self._open.remove(message.request_id)
         self.system.ref(OPEN_CALLS).tell(message)
+
+
+class Stay(Message):
+    """To a Busy: take nothing more until you may."""
+
+
+class Busy(Caller):
+    """A session whose mailbox is soon full."""
+
+    mailbox_size = 1
+
+    def __init__(self, principal: str, may: asyncio.Event, stays: asyncio.Event) -> None:
+        super().__init__(principal)
+        self._may, self._stays = may, stays
+
+    @handles(Stay)
+    async def _stay(self, _: Stay) -> None:
+        self._stays.set()
+        await self._may.wait()
 
 
 class Scene:
@@ -181,3 +200,21 @@ async def test_a_restarted_owner_knows_the_calls_and_what_was_settled_meanwhile(
     await scene.total(1)
     await scene.system.ref("a").kill()
     await scene.total(0)
+
+
+async def test_a_session_that_takes_nothing_more_keeps_no_owner_from_starting(scene: Scene) -> None:
+    may, stays = asyncio.Event(), asyncio.Event()
+    busy = scene.system.spawn(Busy, "p", may, stays, name="a")
+    scene.session("b")
+    assert await scene.call("a", "a-1")
+    assert await scene.call("b", "b-1")
+    busy.tell(Stay())
+    await stays.wait()
+    busy.tell(Stay())
+    with pytest.raises(MailboxFull):
+        busy.tell(Stay())
+    await scene.system.ref(OPEN_CALLS).kill()
+    scene.begin()
+    assert await scene.call("b", "b-2")
+    may.set()
+    await scene.total(3)

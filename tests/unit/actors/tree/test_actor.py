@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from oubliette.actors.tree.messages import GetUsage, Reserve
 from oubliette.actors.tree.supervisor import TreesActor
 from oubliette.config.schema import Config, TreesConfig
 from oubliette.errors import LimitExceeded
+from oubliette.kit import Actor, Message, handles
 from oubliette.kit.retry import ask_with_retry
 from oubliette.records import Limits
 
@@ -118,6 +120,41 @@ async def test_its_time_does_not_notice_that_the_clock_of_the_machine_is_set(
     assert told() == ["warn"]
     await scene.world.settle(20.0)
     assert "time_out" in told()
+
+
+class Stay(Message):
+    """To a Busy: take nothing more until you may."""
+
+
+class Busy(Actor):
+    """A session whose mailbox is full."""
+
+    mailbox_size = 1
+
+    def __init__(self, may: asyncio.Event, stays: asyncio.Event) -> None:
+        super().__init__()
+        self._may, self._stays = may, stays
+
+    @handles(Stay)
+    async def _stay(self, _: Stay) -> None:
+        self._stays.set()
+        await self._may.wait()
+
+
+async def test_a_session_that_takes_nothing_more_does_not_end_its_tree(scene: Scene) -> None:
+    may, stays = asyncio.Event(), asyncio.Event()
+    tree = scene.begin(max_wall_seconds=100.0)
+    await tree.ask(GetUsage())
+    first = tree.incarnation
+    busy = scene.world.system.spawn(Busy, may, stays, name="busy")
+    scene.world.sessions.enter(scene.root.id, busy)
+    busy.tell(Stay())
+    await stays.wait()
+    busy.tell(Stay())
+    await scene.world.settle(81.0)
+    await tree.ask(Reserve(session_id="gogol_a", depth=1))
+    assert tree.incarnation == first
+    may.set()
 
 
 async def test_it_ends_with_the_last_session_that_lives(scene: Scene) -> None:

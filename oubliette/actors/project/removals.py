@@ -53,19 +53,18 @@ class ProjectRemovals:
         """Whether a project is being closed, to be deleted."""
         return project_id in self._closing
 
-    def joined(self, project_id: str, answer: Deferred) -> bool:
-        """Have a request wait for the deletion of a project; return whether one is under way."""
-        waiting = self._closing.setdefault(project_id, [])
-        waiting.append(answer)
-        return len(waiting) > 1
-
-    def begin(self, project_id: str, closing: Awaitable[None]) -> None:
+    def begin(self, project_id: str, answer: Deferred, closing: Awaitable[None]) -> None:
         """Wait until a project is closed; `ProjectClosed` comes to the actor."""
+        self._closing[project_id] = [answer]
         self._actor.pipe_to_self(
             closing,
             lambda _: ProjectClosed(project_id=project_id),
             lambda error: ProjectClosed(project_id=project_id, error=error),
         )
+
+    def join(self, project_id: str, answer: Deferred) -> None:
+        """Have one more request wait for the deletion of a project that is being closed."""
+        self._closing[project_id].append(answer)
 
     def refuse(self, project_id: str, error: BaseException) -> None:
         """Answer that a project is not deleted."""

@@ -388,14 +388,15 @@ class ProjectsActor(DynamicSupervisor):
         self._check_not_moving(message.project_id)
         project = await self._find(message.project_id)
 
-        if self._removals.joined(project.id, self.defer()):
+        if self._removals.closing(project.id):
+            self._removals.join(project.id, self.defer())
             return
         if project.repository is not None and not project.repository.ready:
             closing = self._clones.stop(project.id)
         else:
             name = self._open_one(project)
             closing = self.system.ref(name).ask(CloseProject(), timeout=20.0)
-        self._removals.begin(project.id, closing)
+        self._removals.begin(project.id, self.defer(), closing)
 
     @handles(ProjectClosed)
     async def _closed(self, message: ProjectClosed) -> None:

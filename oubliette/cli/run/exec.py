@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from oubliette.cli.client.resolver import whole_id
-from oubliette.cli.terminal.output import Home  # noqa: TC001 - typer reads it
+from oubliette.cli.terminal.output import Format, Home, Output
 from oubliette.errors import InvalidParameter, NotFound
 from oubliette.ids import shown
 
@@ -39,12 +39,14 @@ def exec_(
         typer.Option("--workdir", "-w", help="Absolute path in the container; else the workspace."),
     ] = None,
     home: Home = None,
+    output: Output = Format.text,
 ) -> None:
     """Run a command in the container of a session or a project, and exit with its exit code.
 
     With -it it is used as on this machine: Ctrl-C, Ctrl-Z and Ctrl-D go to the command. It ends
     when this one does, and with the session or the container.
     """
+    del output  # it is the form of errors alone
     from oubliette.api.control import ControlClient
     from oubliette.cli.terminal.attached_streams import AttachedStreams, window
     from oubliette.config.loader import find_home

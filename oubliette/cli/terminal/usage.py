@@ -20,6 +20,8 @@ ParserError: Final[type[Exception]] = typer.BadParameter.__bases__[0]
 _COLOUR: Final = "--color"
 _PASSES_ON: Final = "exec"
 """Command whose further words are those of another program."""
+_VALUED: Final = frozenset({"-o", "--output", "-w", "--workdir", "--home"})
+"""Its options with a value."""
 _SHORT: Final = re.compile(r"-[A-Za-z]*o(json)?")
 
 
@@ -115,8 +117,10 @@ def colour_named(given: str) -> Colour:
 
 def wants_json(arguments: Sequence[str]) -> bool:
     """Return whether `-o json` is given; for errors before options are parsed."""
+    passes_on = list(arguments[:1]) == [_PASSES_ON]
     for place, word in enumerate(arguments):
-        if word == "--":
+        is_first = passes_on and not word.startswith("-") and arguments[place - 1] not in _VALUED
+        if word == "--" or (place and is_first):
             return False
         value = arguments[place + 1] if place + 1 < len(arguments) else None
         if word == "--output=json" or (word == "--output" and value == "json"):

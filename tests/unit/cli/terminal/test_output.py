@@ -41,6 +41,24 @@ def test_options_of_all_commands_are_taken_before_and_behind_the_command(
     assert usage.arranged(given, {"config", "container"}) == (arranged, colour)
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (["ps", "-o", "json"], True),
+        (["exec", "-o", "json", "3k9x", "ls"], True),
+        (["exec", "-it", "--output=json", "3k9x", "ls"], True),
+        (["exec", "3k9x", "kubectl", "get", "-o", "json"], False),
+        (["exec", "-it", "-w", "/tmp", "3k9x", "ls", "-ojson"], False),
+        (["exec"], False),
+        ([], False),
+    ],
+)
+def test_errors_are_json_where_the_command_is_asked_for_it_and_not_what_it_runs(
+    given: list[str], wanted: bool
+) -> None:
+    assert usage.wants_json(given) is wanted
+
+
 def test_a_command_has_them_in_both_places(run: Run) -> None:
     front = run("--color", "never", "-o", "json", "config", "get", "server.port")
     assert front.code == 0, front.err

@@ -55,7 +55,14 @@ class TranscriptLog(RichLog):
     """Transcript that is wrapped to the width of the window, again when that changes."""
 
     def __init__(self) -> None:
-        super().__init__(wrap=True, markup=False, highlight=False, max_lines=MOST, min_width=1)
+        super().__init__(
+            wrap=True,
+            markup=False,
+            highlight=False,
+            max_lines=MOST,
+            min_width=1,
+            auto_scroll=False,
+        )
         self._entries: deque[RenderableType] = deque(maxlen=MOST)
         self._width = 0
 
@@ -64,15 +71,20 @@ class TranscriptLog(RichLog):
         self._entries.append(entry)
         self.write(entry, expand=True)
 
+    def on_mount(self) -> None:
+        """Stay at the end as the text grows, until the user scrolls."""
+        self.anchor()
+
     def on_resize(self, event: Resize) -> None:
         """Wrap all entries again, and show the same part of them."""
         width, self._width = self._width, event.size.width
         if width in {0, self._width}:
             return
-        at_end, place = self.is_vertical_scroll_end, self.scroll_y / max(1, self.max_scroll_y)
+        place = self.scroll_y / max(1, self.max_scroll_y)
+        at_end = self.is_vertical_scroll_end
         self.clear()
         for entry in self._entries:
-            self.write(entry, expand=True, scroll_end=at_end)
+            self.write(entry, expand=True)
         if not at_end:
             self.scroll_to(y=place * self.max_scroll_y, animate=False)
 

@@ -51,14 +51,18 @@ def lines(app: SessionApp) -> list[str]:
 async def test_the_transcript_is_wrapped_again_when_the_window_is_resized() -> None:
     app = shows(Server({"type": "message", "text": " ".join(WORDS), "role": "assistant"}))
     seen = {}
-    async with asyncio.timeout(SECONDS), app.run_test(size=(100, 20)) as pilot:
+    below: list[int] = []
+    async with asyncio.timeout(SECONDS), app.run_test(size=(100, 12)) as pilot:
         for columns in (100, 40, 160, 100):
-            await pilot.resize_terminal(columns, 20)
+            await pilot.resize_terminal(columns, 12)
             await pilot.pause()
             seen[columns] = shown = lines(app)
             assert " ".join(" ".join(shown).split()) == " ".join(WORDS)
             assert columns - 12 < max(map(len, shown)) < columns
-            assert app.query_one(TranscriptLog).is_vertical_scroll_end
+            log = app.query_one(TranscriptLog)
+            assert log.scroll_y == log.max_scroll_y
+            below.append(log.max_scroll_y)
+    assert below[1] > below[0] == below[2] == 0
     assert len(seen[40]) > len(seen[100]) > len(seen[160])
 
 

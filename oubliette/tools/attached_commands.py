@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import msgspec
 from msgspec import Meta
@@ -151,18 +151,19 @@ class AttachedCommands:
     async def _serve(self, context: CallContext, arguments: Any, client: CommandClient) -> None:
         nodes = self._services.nodes
         tool = _tool(partial(self._run, client))
+        asked = cast("dict[str, Any]", arguments) if isinstance(arguments, dict) else {}
+        project_id = None
         # What is refused gives no project a home
-        placed = isinstance(arguments, dict) and tool.allowed(context.scope, context.transport)
+        if nodes is not None and tool.allowed(context.scope, context.transport):
+            project_id = await project_of(self._services, context, asked)
         for _ in range(ATTEMPTS):
-            project_id = node = None
-            if nodes is not None and placed:
-                project_id = await project_of(self._services, context, arguments)
+            node = None
             if nodes is not None and project_id is not None:
                 node = await nodes.home(project_id, needed=True)
             if nodes is None or node is None or project_id is None:
                 await self._run_here(context, arguments, client)
                 return
-            wanted = _PassedOn(project_id=project_id, arguments=arguments, caller=identity(context))
+            wanted = _PassedOn(project_id=project_id, arguments=asked, caller=identity(context))
             try:
                 await _run_there(nodes, node, wanted, client)
             except LivesElsewhere:
@@ -281,8 +282,9 @@ async def _while_it_lives(services: ToolServices, session_id: str | None) -> Asy
     if session is None:
         yield
         return
+    deadline = asyncio.timeout(None)
     try:
-        async with asyncio.timeout(None) as deadline:
+        async with deadline:
             observer = _SessionEnd(deadline)
             session.watch(observer)
             try:

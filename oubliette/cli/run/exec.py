@@ -65,9 +65,9 @@ def exec_(
     }
     if terminal:
         rows, columns = window()
-        asked["terminal"] = {"rows": rows, "cols": columns}
-        if _TERM.fullmatch(os.environ.get("TERM", "")):
-            asked["terminal"]["term"] = os.environ["TERM"]
+        term = os.environ.get("TERM", "")
+        named = {"term": term} if _TERM.fullmatch(term) else {}
+        asked["terminal"] = {"rows": rows, "cols": columns, **named}
     with ControlClient(find_home(home)) as client:
         link, first = client.attach(asked, SECONDS)
         streams = AttachedStreams(link, first, terminal=terminal)

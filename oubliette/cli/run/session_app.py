@@ -46,8 +46,10 @@ async def shown_from(ob: Oubliette, session_id: str) -> int:
     last = (await ob.call("session_get", session_id=session_id))["last_index"]
     if last <= HISTORY:
         return -1
-    asked = {"session_id": session_id, "since_index": last - HISTORY, "max_events": 1}
-    events = page_of(await ob.call("session_events", **asked)).events
+    asked = ob.call(
+        "session_events", session_id=session_id, since_index=last - HISTORY, max_events=1
+    )
+    events = page_of(await asked).events
     return events[0].seq - 1 if events else -1
 
 

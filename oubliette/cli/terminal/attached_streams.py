@@ -107,7 +107,7 @@ class AttachedStreams:
     def _signals(self) -> Generator[None]:
         os.set_blocking(self._wake_out, False)
         before = {
-            signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None),
+            signal.SIGWINCH: signal.signal(signal.SIGWINCH, _wake_only),
             signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler),
             signal.SIGHUP: signal.signal(signal.SIGHUP, signal.default_int_handler),
         }
@@ -157,6 +157,11 @@ class AttachedStreams:
         finally:
             with contextlib.suppress(BlockingIOError):  # it is full of signals, and wakes anyway
                 os.write(self._wake_out, bytes((_ENDED,)))
+
+
+def _wake_only(number: int, frame: object) -> None:
+    """Do nothing: Python requires a handler, and the wake-up descriptor has the number."""
+    del number, frame
 
 
 def _write(fd: int, data: bytes) -> None:

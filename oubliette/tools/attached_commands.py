@@ -19,10 +19,9 @@ from oubliette.actors.container.attached_command import (
     TERM,
     AttachedCommand,
     CommandClient,
-    run_attached,
+    run_at,
     until_either,
 )
-from oubliette.actors.container.guest_connection import GetGuestConnection
 from oubliette.contract import field_types
 from oubliette.contract.field_types import Params
 from oubliette.errors import (
@@ -223,8 +222,7 @@ class AttachedCommands:
                 container_in_use(services, project, workspace_id, KIND) as actor,
             ):
                 socket = f"{actor.name.removesuffix('/container')}/socket"
-                guest = await services.name_actor(socket).ask(GetGuestConnection())
-                ended = await run_attached(guest, command, client)
+                ended = await run_at(services.name_actor(socket), command, client)
         return ExecEnded(exit_code=None if ended is None else ended.status)
 
     @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from oubliette import ids
+from oubliette.actors.container.guest_connection import GetGuestConnection
 from oubliette.errors import ContainerLost, DeadlineExceeded, InvalidParameter, RuntimeFailure
 from oubliette.incontainer import wire
 from oubliette.runtime.guest import CommandFailed, Exit, LinkClosed, Output, StartProcess
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from oubliette.actors.container.guest_connection import GuestConnection
+    from oubliette.kit import Ref
     from oubliette.runtime.guest import ProcessStream
 
 LINK_SECONDS: Final = 30.0  # for the control link to be open
@@ -84,6 +86,11 @@ class CommandClient(ABC):
                     await self.answer(error)
         except TimeoutError as late:
             raise ConnectionAbortedError("the client takes nothing") from late
+
+
+async def run_at(socket: Ref, command: AttachedCommand, client: CommandClient) -> Exit | None:
+    """Run a command in the container of this SocketActor, as `run_attached` does."""
+    return await run_attached(await socket.ask(GetGuestConnection()), command, client)
 
 
 async def run_attached(

@@ -221,6 +221,8 @@ class TestOnPython39:
             attached = control.attach("screen")
             attached.until_exit()
             assert attached.out == b"24 80\r\n"
+            attached.close()
+            control.settle()
             control.start("tree", "sh", "-c", "setsid sleep 60 & sleep 60")
             assert control.ask("signal", proc="tree", signal="KILL") == {"delivered": True}
             control.event("exited", proc="tree")

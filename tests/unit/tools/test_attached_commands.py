@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from oubliette.actors.container.attached_command import CommandClient
-from oubliette.actors.container.guest_connection import GetGuestConnection, GuestConnection
 from oubliette.incontainer import wire
-from oubliette.kit import Actor, handles
 from oubliette.runtime.guest import Exit
 from oubliette.tools import attached_commands
 from oubliette.tools.attached_commands import (
@@ -66,14 +64,6 @@ class Client(CommandClient):
         return self.answers[-1]["error"]
 
 
-class Socket(Actor):
-    """Has no link to a guest."""
-
-    @handles(GetGuestConnection)
-    def get(self, _: GetGuestConnection) -> GuestConnection:
-        return GuestConnection()
-
-
 class House:
     """Commands of one machine, which echo; and the audit log."""
 
@@ -90,8 +80,9 @@ class House:
         self.noted.append(entry)
         self.was_noted.set()
 
-    async def run(self, _guest: Any, command: Any, client: CommandClient) -> Exit | None:
-        """In the place of `run_attached`: echo, and end with a frame `bye`."""
+    async def run(self, socket: Any, command: Any, client: CommandClient) -> Exit | None:
+        """In the place of `run_at`: echo, and end with a frame `bye`."""
+        assert socket.name == f"projects/{self.project.id}/base/socket"
         self.ran.append(command)
         await client.begin()
         while data := await client.read():
@@ -119,8 +110,7 @@ class House:
 @pytest.fixture
 async def house(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> House:
     made = House(bench, await bench.project())
-    monkeypatch.setattr(attached_commands, "run_attached", made.run)
-    bench.system.spawn(Socket, name=f"projects/{made.project.id}/base/socket")
+    monkeypatch.setattr(attached_commands, "run_at", made.run)
     return made
 
 

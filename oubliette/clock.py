@@ -51,11 +51,12 @@ class _SystemTimer:
     __slots__ = ("_callback", "_caught_up", "_handle")
 
     def __init__(self, delay: float, callback: Callable[[], object]) -> None:
-        self._callback = callback
+        self._callback: Callable[[], object] | None = callback
         self._caught_up = False
         self._handle: asyncio.TimerHandle | None = self._begun(delay)
 
     def cancel(self) -> None:
+        self._callback = None  # it leads to what keeps this timer: no work for the collector
         if self._handle is not None:
             self._handle.cancel()
 
@@ -70,8 +71,9 @@ class _SystemTimer:
         if late > LATE_SECONDS and not self._caught_up:
             self._caught_up = True
             self._handle = self._begun(CATCH_UP_SECONDS)
-        else:
-            self._callback()
+        elif (callback := self._callback) is not None:
+            self._callback = None
+            callback()
 
 
 class SystemClock:

@@ -146,11 +146,10 @@ def _names_only(schema: dict[str, Any]) -> dict[str, Any]:
     properties, required = schema.get("properties"), schema.get("required")
     names = cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
     wanted = cast("list[Any]", required) if isinstance(required, list) else []
-    return {
-        "type": "object",
-        "properties": {name: {} for name in names},
-        "required": [name for name in wanted if name in names],
-    }
+    bare: dict[str, Any] = {"type": "object"}
+    bare["properties"] = {name: {} for name in names}
+    bare["required"] = [name for name in wanted if name in names]
+    return bare
 
 
 def _refusal(tool: McpTool) -> str | None:

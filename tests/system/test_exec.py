@@ -150,7 +150,7 @@ async def test_what_is_asked_wrongly_is_refused_with_a_remedy(site, oubliette):
     assert "no-such-program" in refused.err
 
 
-TRAP = "mkfifo gone; trap 'echo hung up >gone; exit' HUP; echo ready; sleep 600 & wait"
+TRAP = "exec 9>lock; flock 9; trap 'echo hung up >gone; exit' HUP; echo ready; sleep 600 & wait"
 
 
 @pytest.mark.whole
@@ -159,11 +159,11 @@ async def test_a_client_that_is_killed_hangs_its_command_up(site, oubliette, num
     await oubliette("exec", "shared", "rm", "-f", "gone")
     with terminal(site, "-it", "shared", "sh", "-c", TRAP) as person:
         await person.sees("ready")
-        reading = asyncio.create_task(oubliette("exec", "shared", "cat", "gone"))
         person.child.kill(number)
         if number != signal.SIGKILL:
             assert await person.ended() == 130
-        assert (await reading).out == "hung up\n"
+        after = await oubliette("exec", "shared", "flock", "lock", "cat", "gone")
+        assert after.out == "hung up\n"  # the lock is free once all of it has ended
 
 
 @pytest.mark.whole

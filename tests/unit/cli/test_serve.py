@@ -16,6 +16,7 @@ import pytest
 
 from oubliette.api.control import ControlClient
 from oubliette.cli.client.offline import call_offline
+from oubliette.cli.serve import background
 from oubliette.server import daemon
 from tests.unit.cli.command_line import Run
 
@@ -203,6 +204,18 @@ def test_a_detached_server_goes_on_tells_its_status_and_ends_its_agents_if_asked
     listed = json.loads(cli(environ, "session", "list", "-o", "json").stdout)["sessions"]
     assert [each["status"] for each in listed] == ["completed"]
     assert cli(environ, "status").returncode == 8
+
+
+@pytest.mark.parametrize("after", [[], [{"event": "loop was blocked", "error": "code"}]])
+def test_the_error_of_a_start_is_found_among_what_another_server_logs(
+    tmp_path: Path, after: list[dict[str, str]]
+) -> None:
+    error = {"error": {"code": "home_in_use", "message": "another has it", "hint": None}}
+    log = tmp_path / "server.log"
+    log.write_text("".join(json.dumps(each) + "\n" for each in ({"event": "begun"}, error, *after)))
+    assert background._failure(log, 0).code == "home_in_use"
+    log.write_text("killed\n")
+    assert background._failure(log, 0).code == "runtime_failure"
 
 
 @pytest.mark.whole

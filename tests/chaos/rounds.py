@@ -17,6 +17,7 @@ from tests.callers import HttpCaller, ToolFailed
 from tests.chaos import checks
 from tests.chaos.balancer import Health
 from tests.chaos.site import LOST_SECONDS, NODES, START, Site
+from tests.chaos.trees import Trees
 from tests.chaos.work import Group, Record, Slot
 from tests.consent import consent_in
 from tests.faults.history import BROKEN
@@ -64,6 +65,7 @@ class Campaign:
         self.slots = [
             Slot(self.groups[number % GROUPS], number // GROUPS) for number in range(sessions)
         ]
+        self.trees = Trees(site, self.groups[0].insist)
         self.known: dict[str, int] = {}
         """Session → index up to which its ends were looked at."""
         self.probes: dict[str, str] = {}
@@ -103,6 +105,8 @@ class Campaign:
             await self._all_turned(here, 0.0)
             await asyncio.sleep(2.5)  # the next project's home depends on the load reported by then
             await self._look_up_homes()
+        await self.trees.open(self._health, self.key)
+        self._stack.push_async_callback(self.trees.aclose)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -134,9 +138,10 @@ class Campaign:
     async def run(self, number: int, kind: str) -> Round:
         """Have one thing fail."""
         await self._look_up_homes()
+        made = Round(number, kind)
+        made.wrong += await self.trees.plant({each.project.id: each.home for each in self.groups})
         self._going.set()
         await asyncio.sleep(self.chance.uniform(0.5, 2.0))
-        made = Round(number, kind)
         try:
             faults: dict[str, Callable[[Round], AsyncIterator[None]]] = {
                 "kill node": self._kill_node,
@@ -154,6 +159,8 @@ class Campaign:
             made.wrong.append(f"not settled: {error!r}")
             made.wrong += await asyncio.to_thread(self._unsettled)
         await self._look(made)
+        made.wrong += await self.trees.look()
+        self.known |= await self.trees.ends()
         await self._balance()
         return made
 

@@ -42,6 +42,8 @@ START: Final = 150.0  # seconds for a start on a busy machine
 RAY_STARTS: Final = 3
 HEALTH_SECONDS: Final = 3.0
 """Time for an answer of a node, after which clients are sent to another one."""
+TREE_AGENTS: Final = 10
+TREE_AGENTS_AT_ONCE: Final = 4
 _SETTINGS: Final = """\
 [store]
 database = "{database}"
@@ -62,6 +64,9 @@ labels = ["name={name}"]
 [sessions]
 max_live_per_project = 100
 caller_tool_timeout_seconds = 120
+[trees]
+max_agents = {agents}
+max_agents_at_once = {at_once}
 [callers]
 stream_grace_seconds = 20
 poll_grace_seconds = 30
@@ -140,6 +145,8 @@ class Site:
             home=home,
             lost=LOST_SECONDS,
             name=name,
+            agents=TREE_AGENTS,
+            at_once=TREE_AGENTS_AT_ONCE,
         )
         (home / "oubliette.toml").write_text(text, encoding="utf-8")
 

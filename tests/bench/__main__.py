@@ -26,6 +26,7 @@ NAMES = (
     "log_order",
     "cluster",
     "cluster_calls",
+    "cluster_homes",
     "cluster_sessions",
     "snapshots",
     "clones",

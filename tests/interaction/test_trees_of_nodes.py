@@ -36,7 +36,7 @@ async def project_on(cluster: Nodes, node: str, **arguments: object) -> str:
     return str(made["id"])
 
 
-KEY = {"api_key_scope": "write", "api_key_project": "*"}
+KEY: dict[str, Any] = {"api_key_scope": "write", "api_key_project": "*"}
 """Of an agent that reaches all projects."""
 
 
@@ -169,9 +169,13 @@ async def orphan(
 
 async def home_of(cluster: Nodes, project_id: str) -> str | None:
     """The node of a project by the database; None: it has none."""
-    with psycopg.connect(cluster.url, autocommit=True) as connection:
-        found = placements.home_of(connection, project_id)
-    return None if found is None else found.node
+
+    def read() -> str | None:
+        with psycopg.connect(cluster.url, autocommit=True) as connection:
+            found = placements.home_of(connection, project_id)
+        return None if found is None else found.node
+
+    return await asyncio.to_thread(read)
 
 
 async def no_home(cluster: Nodes, project_id: str) -> None:

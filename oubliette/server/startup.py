@@ -200,8 +200,6 @@ class Startup:
             self._store = self.system.ref(f"{STORES}/store")
             ids.begin_after(*await self._reader.newest_ids())
             self._instance, self._epoch = await self._identity()
-            # Held as long as an actor is left that uses resources of the instance.
-            self._without_actors.enter_context(held(self._base, self._instance, self._folders.home))
 
     async def _database(self) -> Database | PostgresDatabase:
         if self.node is not None:
@@ -215,9 +213,15 @@ class Startup:
         )
 
     async def _identity(self) -> tuple[str, int]:
-        if self.node is not None:
-            return await self.node.identity()
-        return await identify(self._store, self._reader, self._folders.home)
+        if self.node is None:
+            return await identify(self._store, self._reader, self._folders.home, self._hold)
+        instance, epoch = await self.node.identity()
+        self._hold(instance)
+        return instance, epoch
+
+    def _hold(self, instance: str) -> None:
+        """Take the lock of the instance, as long as an actor is left that uses what it has."""
+        self._without_actors.enter_context(held(self._base, instance, self._folders.home))
 
     async def load_keys(self) -> None:
         settings = self.config.audit

@@ -137,6 +137,11 @@ class Terminal:
                     raise AssertionError(f"no {text!r} in:\n{self.seen}") from error
         self._shown = place + len(text)
 
+    def until_said(self, text: str) -> None:
+        """Read on until the agent says what the task has, which is on the screen before."""
+        self.until(f"say {text}")
+        self.until(text)
+
     def type(self, text: str) -> None:
         os.write(self._screen, text.encode())
 
@@ -235,7 +240,7 @@ def test_the_agent_asks_the_person_at_the_terminal(desk: Desk) -> None:
 @pytest.mark.whole
 def test_ctrl_c_leaves_the_session_running(desk: Desk) -> None:
     with desk.terminal("run", "say I begin\nsleep 300") as terminal:
-        terminal.until("I begin")
+        terminal.until_said("I begin")
         terminal.interrupt()
         terminal.until("Detached; it runs on.")
         assert terminal.ended() == 130
@@ -248,7 +253,7 @@ def test_ctrl_c_leaves_the_session_running(desk: Desk) -> None:
 @pytest.mark.whole
 def test_a_second_ctrl_c_interrupts_the_turn(desk: Desk) -> None:
     with desk.terminal("run", f"{FIX}\nsleep 300") as terminal:
-        terminal.until("Fixed the subtraction.")
+        terminal.until_said("Fixed the subtraction.")
         terminal.interrupt()
         terminal.until("Detached; it runs on.")
         terminal.interrupt()
@@ -271,7 +276,7 @@ def test_ctrl_c_leaves_a_session_that_is_followed_and_a_second_one_interrupts_it
     (first,) = desk.sessions
     words = ["session", "spawn", first["project_id"], "say I begin\nsleep 300", "--follow"]
     with desk.terminal(*words) as terminal:
-        terminal.until("I begin")
+        terminal.until_said("I begin")
         terminal.interrupt()
         terminal.until("Detached; it runs on.")
         if again:
@@ -317,7 +322,7 @@ def test_a_third_ctrl_c_ends_the_command_before_the_turn_is_interrupted(desk: De
     # A command that takes its time to end keeps the turn from being interrupted at once.
     stubborn = "say I begin\nexec trap '' TERM INT; sleep 300"
     with desk.terminal("run", stubborn) as terminal:
-        terminal.until("I begin")
+        terminal.until_said("I begin")
         terminal.interrupt()
         terminal.until("Detached; it runs on.")
         terminal.interrupt()
@@ -386,7 +391,7 @@ def test_a_program_gets_one_document(desk: Desk) -> None:
     assert answer["changes"]["files"] == 0
 
     with desk.terminal("run", "say I begin\nsleep 300", "-o", "json") as terminal:
-        terminal.until("I begin")
+        terminal.until_said("I begin")
         terminal.interrupt()
         assert terminal.ended() == 130
     answer = json.loads(terminal.seen.strip().splitlines()[-1])

@@ -38,7 +38,7 @@ from tests.system.test_ports import free_port
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
-KEY: Final = {"api_key_scope": "write", "api_key_project": "*"}
+KEY: Final[dict[str, Any]] = {"api_key_scope": "write", "api_key_project": "*"}
 MEGABYTE: Final = 1_000_000
 TURN_SECONDS: Final = 300.0
 _SETTINGS: Final = {

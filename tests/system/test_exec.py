@@ -101,8 +101,8 @@ async def test_a_person_works_in_the_container_of_a_session(site, agent):
         person.child.setwinsize(40, 120)
         await person.types("\r")
         await person.sees("40 120")
-        await person.types("sleep 600\r")
-        await person.sees("sleep 600\r\n")
+        await person.types("sh -c 'echo be''gun; exec sleep 600'\r")
+        await person.sees("begun\r\n")  # the key is for the program, and not for the shell before
         await person.types("\x03")
         await person.sees("> ")
         await person.types("exit 5\r")

@@ -173,7 +173,7 @@ CONDITIONS = {
     "root of a container": Condition(before=IN_NAMESPACE + '"$@"'),
     **{
         f"no {name}": Condition(
-            before=f'{IN_NAMESPACE}sh -c \'echo 0 > /proc/sys/user/{limit}; exec "$@"\' sh "$@"'
+            before=f'{IN_NAMESPACE}/bin/sh -c \'echo 0 > /proc/sys/user/{limit}; exec "$@"\' sh "$@"'
         )
         for name, limit in (
             ("inotify", "max_inotify_instances"),

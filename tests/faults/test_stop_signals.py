@@ -38,10 +38,13 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def starting(home: Path) -> Iterator[subprocess.Popen[bytes]]:
+def starting(home: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
     """`oubliette serve`, whose stderr tells each import and each stage once it is through."""
     process = subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-m", "oubliette", "serve", "--port", "0"],
+        [
+            *(sys.executable, "-X", "importtime", "-m", "oubliette", "serve", "--port", "0"),
+            *("--log-level", getattr(request, "param", "info")),
+        ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env={
@@ -92,6 +95,7 @@ def test_a_stop_while_modules_are_imported_ends_with_0(starting, after, number, 
 
 @pytest.mark.whole
 @pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("starting", ["debug"], indirect=True)
 def test_a_stop_between_two_stages_of_the_start_ends_with_0(starting, stage, home):
     read_to(starting, f'"stage": "{stage}"')
     starting.send_signal(signal.SIGTERM)

@@ -176,7 +176,8 @@ def _serve_alone(place: Path, settings: dict[str, object], *, as_json: bool) -> 
     def ready(state: Any) -> None:
         _announce(place, state, as_json=as_json)
         if not as_json and config.agents.default == "auto" and state.agent == SCRIPTED:
-            note(f"No agent with a model is configured. {SCRIPTED_DOES}")
+            with contextlib.suppress(OSError):  # the terminal is closed
+                note(f"No agent with a model is configured. {SCRIPTED_DOES}")
 
     try:
         asyncio.run(serve_home(place, config, ready=ready))
